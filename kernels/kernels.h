@@ -1,0 +1,78 @@
+// The arithmetic of the decoder, one table of functions per instruction set. select_kernels() returns the best
+// table that this CPU can run; scalar is the specification and the last row. All functions are pure, thread
+// safe, allocate nothing and take unaligned pointers.
+//
+// One rule stands above speed: the value of an output depends on its weight row and its activation row alone.
+// How many rows or tokens are computed by one call, and by which thread, never changes a bit: every dot product
+// sums its blocks in one fixed order, whatever the tile around it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/types.h"
+
+namespace weir::kernels {
+
+// How an activation row is held while it meets quantised weights.
+enum class Activation : uint8_t {
+    kF32,    // as it is; weights are dequantised on the fly
+    kInt8,   // blocks of 32 int8 with a float scale
+    kInt16,  // the same blocks at about 15 bits: for inputs with outliers, at about twice the cost of kInt8
+};
+
+struct KernelSet {
+    const char* name;  // "scalar", "avx2"
+
+    // Packs x[k] floats into out, activation_bytes(a, k) bytes. Non-finite inputs give non-finite outputs of matmul.
+    void (*quantize)(Activation a, const float* x, size_t k, void* out);
+
+    // y[t * y_stride + r] = sum over i of W[r, i] * x[t, i], for r < rows, t < tokens.
+    // w: rows of row_bytes(type, k) bytes, back to back. x: row t at (char*)x + t * x_stride_bytes, as quantize()
+    // packed it, in the form activation_for(type, wanted). y_stride in floats.
+    void (*matmul)(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x, size_t x_stride_bytes,
+                   size_t tokens, float* y, size_t y_stride);
+
+    // dst[n] floats from n elements of src; n a multiple of the type's block_elements.
+    void (*dequantize)(Type type, const void* src, float* dst, size_t n);
+
+    // y[i] = x[i] * weight[i] / sqrt(mean(x^2) + eps). y may be x. (Zhang & Sennrich 2019)
+    void (*rms_norm)(const float* x, const float* weight, size_t n, float eps, float* y);
+
+    // out[i] = silu(gate[i]) * up[i]; out may be gate. (Shazeer 2020, SwiGLU)
+    void (*swiglu)(const float* gate, const float* up, size_t n, float* out);
+
+    // x[i] += y[i]
+    void (*add)(float* x, const float* y, size_t n);
+
+    // Sum of a[i] * b[i]; b as float or IEEE half.
+    float (*dot_f32)(const float* a, const float* b, size_t n);
+    float (*dot_f16)(const float* a, const uint16_t* b, size_t n);
+
+    // acc[i] += s * v[i]; v as float or IEEE half.
+    void (*axpy_f32)(float s, const float* v, size_t n, float* acc);
+    void (*axpy_f16)(float s, const uint16_t* v, size_t n, float* acc);
+
+    // Round to nearest even, and back.
+    void (*f32_to_f16)(const float* x, size_t n, uint16_t* y);
+    void (*f16_to_f32)(const uint16_t* x, size_t n, float* y);
+
+    // x[i] = exp(x[i] - max) / sum; returns nothing. n >= 1.
+    void (*softmax)(float* x, size_t n);
+};
+
+// The form in which activations meet weights of this type: float weights always take kF32, and rows that are no
+// multiple of 32 do too.
+Activation activation_for(Type type, size_t k, Activation wanted) noexcept;
+
+// Bytes of a packed activation row of k elements, a multiple of 64.
+size_t activation_bytes(Activation a, size_t k) noexcept;
+
+// The best table that this CPU runs, or the one that `forced` names ("" or nullptr: no wish; main passes the
+// environment's WEIR_KERNELS). nullptr where the forced name is unknown or cannot run here.
+const KernelSet* select_kernels(const char* forced) noexcept;
+
+// Names of the tables compiled in, best first, nullptr-terminated, for messages.
+const char* const* kernel_set_names() noexcept;
+
+}  // namespace weir::kernels

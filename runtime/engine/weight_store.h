@@ -1,0 +1,98 @@
+// Where the engine's weights are, and the one place that knows how they get there. The engine sees matrices as plain
+// pointers that never change; before it reads a stretch of them it acquires it, and when it will not touch it again
+// in this pass it releases it. With --paging mmap and resident both cost nothing; with uffd the first waits at the
+// pager's gate and the second moves the Position that prefetch and eviction follow.
+//
+// A pass is one walk over the weights in execution order, for a batch of tokens. Threads: open(), begin_pass(),
+// end_pass(), embedding_rows() and stats() belong to the leader; acquire() and release() to each worker with its own
+// index. No worker may be inside a pass when the store is destroyed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/model/config.h"
+#include "runtime/model/gguf.h"
+
+namespace weir {
+
+enum class PagingMode : uint8_t { kUffd, kMmap, kResident };
+const char* paging_mode_name(PagingMode mode);
+
+// One matrix of the model as the engine reads it: row r lies at data + r * row_bytes.
+struct Matrix {
+    std::string name;             // the tensor's, for messages
+    kernels::Type type = kernels::Type::kF32;
+    size_t rows = 0;              // outputs
+    size_t cols = 0;              // inputs
+    size_t row_bytes = 0;
+    const std::byte* data = nullptr;
+    uint64_t place = 0;           // of row 0 in the walk: bytes, ascending in execution order, one slot per extent_bytes()
+};
+
+struct StoreStats {
+    PagingMode mode = PagingMode::kResident;
+    uint64_t weights_bytes = 0;      // of all matrices that a pass walks
+    uint64_t pass_bytes = 0;         // M: weights that one token touches, an untied embedding counting one row
+    uint64_t resident_bytes = 0;     // R: pinned
+    uint64_t ring_bytes = 0;
+    uint64_t frame_bytes = 0;        // all frames: what the weights may take
+    uint64_t extent_bytes = 0;
+    uint64_t bytes_read = 0;         // by the store so far
+    uint64_t faults = 0;
+    uint64_t waits = 0;              // gate waits
+    uint64_t stall_us = 0;           // of the team, in gates; the slowest worker's
+    std::string rungs;               // "uffd=user-mode-only install=move reader=io_uring io=direct"
+};
+
+struct StoreOptions {
+    PagingMode mode = PagingMode::kUffd;
+    uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd); ignored otherwise
+    size_t workers = 1;
+    bool gates = true;
+    std::string install = "auto";    // auto, move, copy
+    std::string reader = "auto";     // auto, io_uring, pread
+    std::string io = "auto";         // auto, direct, buffered
+    bool progress = false;           // on stderr, for a resident load of more than a second
+};
+
+class WeightStore {
+  public:
+    virtual ~WeightStore() = default;
+
+    // Reads nothing but what the mode needs to begin. Throws Error or UsageError.
+    static std::unique_ptr<WeightStore> open(const GgufFile& file, const ModelConfig& config,
+                                             const StoreOptions& options);
+
+    // A tensor of two dimensions that the walk visits, by name; Error where there is none.
+    virtual const Matrix& matrix(const std::string& name) const = 0;
+    // A small tensor, read and converted once: norm weights, rope factors. Error where there is none.
+    virtual std::vector<float> vector(const std::string& name) const = 0;
+
+    // Leader: a pass begins; without the head its matrix will not be visited. next_follows: another pass with the same
+    // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:
+    // Error where it changed or shrank.
+    virtual void begin_pass(bool with_head, bool next_follows) = 0;
+    // Leader, after every worker has left the walk.
+    virtual void end_pass() = 0;
+
+    // Leader: rows of token_embd, dequantised: out[i * dim ...] for ids[i]. Small announced reads under uffd.
+    virtual void embedding_rows(std::span<const int32_t> ids, float* out) = 0;
+
+    // Granule of the walk: a chunk that a worker acquires should not be larger. SIZE_MAX where there is no paging.
+    virtual size_t extent_bytes() const = 0;
+    // Worker: bytes [place, place + bytes) of the walk are needed. Returns false where the weights cannot be had any
+    // more (a read failed for good, the file shrank): the pass must be abandoned, and end_pass() throws why.
+    virtual bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept = 0;
+    // Worker: nothing before `place` will be touched by this worker again in this pass.
+    virtual void release(size_t worker, uint64_t place) noexcept = 0;
+
+    virtual StoreStats stats() const = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,94 @@
+// A GGUF file's index: metadata and tensor table, v2 and v3, little endian. Reading it is one bounded pass over
+// the header; no tensor data is touched. Every number from the file goes through checked arithmetic, and memory is
+// bounded by a small multiple of the header's size. Source: the GGUF specification in ggml's docs/gguf.md.
+//
+// Immutable once read; any thread may look.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "kernels/types.h"
+
+namespace weir {
+
+// A metadata array keeps its element type; strings and numbers are held apart so that 262,144 tokens stay small.
+struct GgufArray {
+    uint32_t element_type = 0;          // GGUF value type number
+    std::vector<std::string> strings;   // element_type 8
+    std::vector<double> floats;         // element types 6 and 12
+    std::vector<int64_t> integers;      // every integer type and bool; a uint64 above int64 is refused
+    size_t size() const { return strings.size() + floats.size() + integers.size(); }
+};
+
+using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string, GgufArray>;
+
+struct GgufTensor {
+    std::string name;
+    kernels::Type type = kernels::Type::kF32;
+    uint32_t n_dims = 0;
+    uint64_t dims[4] = {1, 1, 1, 1};  // dims[0] is the row length
+    uint64_t offset = 0;              // from the start of the file
+    uint64_t bytes = 0;
+
+    uint64_t rows() const { return dims[1] * dims[2] * dims[3]; }
+};
+
+class GgufFile {
+  public:
+    // Opens and reads the index. Throws Error naming file, offset and reason: not a regular file, wrong magic,
+    // unsupported version, duplicate keys or tensors, unknown types, a row that its type's blocks do not divide, an
+    // offset that is misaligned or past the end, overlapping tensors, absurd counts, truncation.
+    static GgufFile open(const std::string& path);
+
+    // The same from bytes in memory that stand for the start of a file of file_size bytes (tests, fuzzers).
+    static GgufFile parse(std::span<const std::byte> bytes, uint64_t file_size, const std::string& name);
+
+    const std::string& path() const { return path_; }
+    uint64_t file_size() const { return file_size_; }
+    uint32_t version() const { return version_; }
+    uint64_t alignment() const { return alignment_; }
+    uint64_t data_offset() const { return data_offset_; }
+
+    const std::vector<GgufTensor>& tensors() const { return tensors_; }
+    const GgufTensor* find_tensor(std::string_view name) const;
+    // Throws Error that names the file and the tensor.
+    const GgufTensor& tensor(std::string_view name) const;
+
+    // Keys in file order, and a value by key; nullptr where there is none.
+    const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
+    const GgufValue* find(std::string_view key) const;
+
+    // Typed look-ups: nullopt (nullptr) where the key is absent; Error where it is there with another type or a
+    // value that does not fit.
+    std::optional<uint64_t> get_uint(std::string_view key) const;
+    std::optional<double> get_float(std::string_view key) const;
+    std::optional<bool> get_bool(std::string_view key) const;
+    const std::string* get_string(std::string_view key) const;
+    const GgufArray* get_array(std::string_view key) const;
+
+    // The same, where the key must be there: Error that names the file and the key.
+    uint64_t require_uint(std::string_view key) const;
+    const std::string& require_string(std::string_view key) const;
+
+  private:
+    std::string path_;
+    uint64_t file_size_ = 0;
+    uint32_t version_ = 0;
+    uint64_t alignment_ = 32;
+    uint64_t data_offset_ = 0;
+    std::vector<std::pair<std::string, GgufValue>> metadata_;
+    std::unordered_map<std::string, size_t> key_index_;
+    std::vector<GgufTensor> tensors_;
+    std::unordered_map<std::string, size_t> tensor_index_;
+};
+
+}  // namespace weir
