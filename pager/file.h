@@ -1,0 +1,55 @@
+// The weight file as the pager reads it: opened for direct I/O where the file system takes it, else buffered with the
+// page cache dropped behind the reads. Which of the two was taken, and why, can be asked.
+//
+// Immutable after open(); the descriptors may be used by any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace weir::pager {
+
+enum class IoMode : uint8_t { kAuto, kDirect, kBuffered };
+
+class File {
+  public:
+    // Throws std::runtime_error with one line that names the file and the reason. kDirect fails where direct reads do
+    // not work; kAuto tries one and falls back.
+    static File open(const std::string& path, IoMode wanted);
+
+    File(File&& other) noexcept;
+    File& operator=(File&&) = delete;
+    ~File();
+
+    const std::string& path() const { return path_; }
+    uint64_t size() const { return size_; }
+    bool direct() const { return direct_; }
+    const std::string& why_buffered() const { return why_buffered_; }
+    // For reads aligned to granule() in offset, length and memory.
+    int fd() const { return fd_; }
+    // For plain reads of any alignment, through the page cache.
+    int buffered_fd() const { return buffered_fd_; }
+    // Alignment that reads through fd() need; at least the base page.
+    size_t granule() const { return granule_; }
+
+    // nullptr while the file is the one that was opened; else what happened: "shrank", "changed".
+    const char* changed() const noexcept;
+
+    // Drops [offset, offset + bytes) from the page cache.
+    void drop_cache(uint64_t offset, uint64_t bytes) const noexcept;
+
+  private:
+    File() = default;
+
+    std::string path_;
+    std::string why_buffered_;
+    uint64_t size_ = 0;
+    int64_t mtime_ns_ = 0;
+    int fd_ = -1;
+    int buffered_fd_ = -1;
+    size_t granule_ = 0;
+    bool direct_ = false;
+};
+
+}  // namespace weir::pager

@@ -1,0 +1,40 @@
+// Which bytes of the file each Extent holds. The Region is a linear image cut into slots of extent_bytes; slot e is
+// Extent e, filled by one or more segments of the file. Plain data, made by whoever knows the model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace weir::pager {
+
+// All three are multiples of the page; the last segment of a file may end past the end of the file by less than a page.
+struct Segment {
+    uint64_t file_offset;
+    uint32_t slot_offset;
+    uint32_t bytes;
+};
+
+struct Layout {
+    size_t extent_bytes = 0;
+    std::vector<Segment> segments;        // of Extent 0, of Extent 1, ...
+    std::vector<uint32_t> first_segment;  // n_extents() + 1 entries
+
+    size_t n_extents() const { return first_segment.empty() ? 0 : first_segment.size() - 1; }
+    std::span<const Segment> extent(size_t e) const {
+        return {segments.data() + first_segment[e], segments.data() + first_segment[e + 1]};
+    }
+};
+
+// A stretch of the image and where it comes from, page-aligned.
+struct ImageRange {
+    uint64_t place;  // in the image
+    uint64_t file_offset;
+    uint64_t bytes;
+};
+
+// Cuts an image into Extents. Ranges ascend by place, without gaps or overlap.
+Layout cut_layout(std::span<const ImageRange> ranges, size_t extent_bytes);
+
+}  // namespace weir::pager

@@ -1,0 +1,47 @@
+#include "pager/residency_policy.h"
+
+#include <algorithm>
+
+#include "pager/check.h"
+
+namespace weir::pager {
+namespace {
+
+// Reads in flight plus what is being consumed. Eight Extents of 2 MiB keep a drive's queue full; beyond that a longer
+// ring only takes bytes from the pinned set, so it grows with the model by 1 % (the design allows 3 %).
+constexpr size_t kLeastRing = 8;
+constexpr size_t kRingShare = 100;
+
+}  // namespace
+
+size_t choose_extent_bytes(uint64_t frame_bytes, size_t page, size_t pmd_page) {
+    size_t bytes = pmd_page;
+    while (bytes > page && bytes > frame_bytes / kLeastRing) bytes /= 2;
+    return std::max(bytes, page);
+}
+
+size_t least_frames(size_t workers) { return 2 * workers + 1; }
+
+Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies) {
+    Residency r;
+    r.pinned.assign(n_extents, true);
+    const size_t least = least_frames(workers) + (copies ? 2 : 0);
+    const size_t spare = copies ? 2 : 0;  // even when all is pinned, a copy needs somewhere to land first
+    if (frames >= n_extents + spare) {
+        r.n_pinned = n_extents;
+        r.ring = r.staging = std::min(frames - n_extents, copies ? kLeastRing : 0);
+        return r;
+    }
+    CHECK(frames >= least);
+    const size_t wanted = std::max(kLeastRing, n_extents / kRingShare);
+    r.ring = std::min(std::max(wanted, least), std::max(least, frames / 2));
+    r.staging = copies ? std::max<size_t>(2, (r.ring - least_frames(workers)) / 2) : 0;
+    r.n_pinned = frames - r.ring;
+
+    const size_t streamed = n_extents - r.n_pinned;
+    for (size_t e = 0; e < n_extents; ++e)
+        r.pinned[e] = (e + 1) * streamed / n_extents == e * streamed / n_extents;
+    return r;
+}
+
+}  // namespace weir::pager

@@ -1,0 +1,32 @@
+// Which Extents stay and which stream. Pure: numbers in, numbers out, no system calls.
+//
+// A dense decoder scans its weights in a cycle, and LRU is the worst policy for a cycle: with any shortage it re-reads
+// everything. Keeping a fixed set and streaming the rest through a small ring reads M - R bytes a token, which is
+// optimal. The streamed Extents are spread evenly over the walk, so that reads and compute overlap all the time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace weir::pager {
+
+// The largest power of two that is at most the PMD page and leaves eight frames in frame_bytes; at least a page.
+size_t choose_extent_bytes(uint64_t frame_bytes, size_t page, size_t pmd_page);
+
+// The fewest frames with which `workers` can walk at all: each may hold an Extent and the next (a row may lie across
+// the two), and one more is in flight.
+size_t least_frames(size_t workers);
+
+struct Residency {
+    std::vector<bool> pinned;  // per Extent
+    size_t n_pinned = 0;
+    size_t ring = 0;           // frames that streamed Extents share; 0 where everything is pinned
+    size_t staging = 0;        // of the ring, frames that only reads land in (install by copy)
+};
+
+// Divides `frames` frames over n_extents. copies: installing copies out of the frame, so that a part of the ring is
+// staging. Requires frames >= least_frames(workers), or everything pinned.
+Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies);
+
+}  // namespace weir::pager

@@ -1,0 +1,118 @@
+#include "runtime/engine/store_base.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "pager/system.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+pager::IoMode io_mode(const std::string& name) {
+    if (name == "auto") return pager::IoMode::kAuto;
+    if (name == "direct") return pager::IoMode::kDirect;
+    if (name == "buffered") return pager::IoMode::kBuffered;
+    throw UsageError("--io " + name + ": unknown; use auto, direct or buffered");
+}
+
+pager::File open_file(const std::string& path, const std::string& io) {
+    const pager::IoMode mode = io_mode(io);
+    try {
+        return pager::File::open(path, mode);
+    } catch (const std::runtime_error& e) {
+        throw Error(e.what());
+    }
+}
+
+}  // namespace
+
+const char* paging_mode_name(PagingMode mode) {
+    switch (mode) {
+        case PagingMode::kUffd: return "uffd";
+        case PagingMode::kMmap: return "mmap";
+        case PagingMode::kResident: return "resident";
+    }
+    return "?";
+}
+
+StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
+    : gguf_(file),
+      config_(config),
+      options_(options),
+      file_(open_file(file.path(), options.io)),
+      map_(build_model_map(file, config, file_.granule())),
+      scalar_(kernels::select_kernels("scalar")),
+      embedding_row_bytes_(kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
+    if (file_.size() != file.file_size()) throw Error(file.path() + ": the file changed while it was opened");
+}
+
+void StoreBase::bind(const std::byte* base, bool by_place) {
+    for (const PlacedTensor& placed : map_.tensors) {
+        const GgufTensor& t = *placed.tensor;
+        Matrix m;
+        m.name = t.name;
+        m.type = t.type;
+        m.rows = t.rows();
+        m.cols = t.dims[0];
+        m.row_bytes = kernels::row_bytes(t.type, t.dims[0]);
+        m.data = base + (by_place ? placed.place : t.offset);
+        m.place = placed.place;
+        matrices_.emplace(t.name, std::move(m));
+    }
+}
+
+void StoreBase::bind_by_place(const std::byte* image) { bind(image, true); }
+void StoreBase::bind_by_offset(const std::byte* file_image) { bind(file_image, false); }
+
+const Matrix& StoreBase::matrix(const std::string& name) const {
+    const auto it = matrices_.find(name);
+    if (it == matrices_.end()) throw Error(gguf_.path() + ": no matrix " + name);
+    return it->second;
+}
+
+std::vector<float> StoreBase::vector(const std::string& name) const {
+    const GgufTensor& t = gguf_.tensor(name);
+    std::vector<std::byte> raw(t.bytes);
+    read_exactly(t.offset, raw.data(), raw.size());
+    const size_t n = t.dims[0] * t.rows();
+    std::vector<float> out(n);
+    scalar_->dequantize(t.type, raw.data(), out.data(), n);
+    return out;
+}
+
+void StoreBase::check_unchanged() const {
+    if (const char* what = file_.changed())
+        throw Error(file_.path() + ": the file " + what + " while it was in use; start again with a file that stays as it is");
+}
+
+void StoreBase::read_exactly(uint64_t offset, void* out, size_t bytes) const {
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t n = ::pread(file_.buffered_fd(), static_cast<std::byte*>(out) + done, bytes - done,
+                                  static_cast<off_t>(offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            throw Error(file_.path() + ": reading " + std::to_string(bytes - done) + " bytes at offset " +
+                        std::to_string(offset + done) + " failed: " +
+                        (n < 0 ? std::strerror(errno) : "the file ends before"));
+        }
+        done += static_cast<size_t>(n);
+    }
+}
+
+uint64_t StoreBase::embedding_offset(int32_t id) const {
+    if (id < 0 || static_cast<uint64_t>(id) >= map_.embedding->rows())
+        throw Error("token " + std::to_string(id) + " is outside the vocabulary of " +
+                    std::to_string(map_.embedding->rows()));
+    return map_.embedding->offset + static_cast<uint64_t>(id) * embedding_row_bytes_;
+}
+
+uint64_t StoreBase::pass_bytes() const {
+    return map_.weights_bytes + (config_.tied_head ? 0 : embedding_row_bytes_);
+}
+
+}  // namespace weir

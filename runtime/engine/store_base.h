@@ -1,0 +1,52 @@
+// What all ways of paging share: the file, the walk, look-up of matrices by name, small tensors read once, and the
+// check that the file is still the one that was opened.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pager/file.h"
+#include "runtime/engine/weight_store.h"
+#include "runtime/model/model_map.h"
+
+namespace weir {
+
+class StoreBase : public WeightStore {
+  public:
+    StoreBase(const GgufFile& file, const ModelConfig& config, const StoreOptions& options);
+
+    const Matrix& matrix(const std::string& name) const override;
+    std::vector<float> vector(const std::string& name) const override;
+
+  protected:
+    // Fills the look-up: pointers by place in the image, or by offset in the file.
+    void bind_by_place(const std::byte* image);
+    void bind_by_offset(const std::byte* file_image);
+
+    // Throws Error where the file has changed or shrunk since it was opened.
+    void check_unchanged() const;
+    // Reads [offset, offset + bytes) of the file into out with plain reads. Throws Error.
+    void read_exactly(uint64_t offset, void* out, size_t bytes) const;
+
+    uint64_t row_bytes() const { return embedding_row_bytes_; }
+    // Offset in the file of an embedding row. Throws Error for an id outside the vocabulary.
+    uint64_t embedding_offset(int32_t id) const;
+    // Bytes that one token touches: the walk, and one row of an embedding that the walk does not hold.
+    uint64_t pass_bytes() const;
+
+    const GgufFile& gguf_;
+    const ModelConfig config_;
+    const StoreOptions options_;
+    pager::File file_;
+    ModelMap map_;
+    const kernels::KernelSet* scalar_;  // for the few rows that the store converts itself
+
+  private:
+    void bind(const std::byte* base, bool by_place);
+
+    std::map<std::string, Matrix> matrices_;
+    uint64_t embedding_row_bytes_ = 0;
+};
+
+}  // namespace weir

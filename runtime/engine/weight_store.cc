@@ -1,0 +1,14 @@
+#include "runtime/engine/weight_store.h"
+
+#include "runtime/engine/file_store.h"
+#include "runtime/error.h"
+
+namespace weir {
+
+std::unique_ptr<WeightStore> WeightStore::open(const GgufFile& file, const ModelConfig& config,
+                                               const StoreOptions& options) {
+    if (options.mode == PagingMode::kUffd) throw UsageError("--paging uffd: not in this build");
+    return open_file_store(file, config, options);
+}
+
+}  // namespace weir

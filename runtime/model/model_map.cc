@@ -1,0 +1,51 @@
+#include "runtime/model/model_map.h"
+
+namespace weir {
+namespace {
+
+std::vector<std::string> walk_order(const ModelConfig& config) {
+    static constexpr const char* kLayer[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                             "ffn_gate", "ffn_up", "ffn_down"};
+    std::vector<std::string> names;
+    for (size_t layer = 0; layer < config.n_layers; ++layer)
+        for (const char* matrix : kLayer) names.push_back("blk." + std::to_string(layer) + "." + matrix + ".weight");
+    names.push_back(config.tied_head ? "token_embd.weight" : "output.weight");
+    return names;
+}
+
+}  // namespace
+
+ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page) {
+    const auto down = [page](uint64_t n) { return n / page * page; };
+    const auto up = [page](uint64_t n) { return (n + page - 1) / page * page; };
+
+    ModelMap map;
+    map.embedding = &file.tensor("token_embd.weight");
+    const std::vector<std::string> names = walk_order(config);
+    uint64_t previous_end = 0;  // in the file, of the tensor before
+    for (size_t i = 0; i < names.size(); ++i) {
+        const GgufTensor& tensor = file.tensor(names[i]);
+        const uint64_t begin = down(tensor.offset);
+        const uint64_t end = up(tensor.offset + tensor.bytes);
+        if (i + 1 == names.size()) map.head_place = map.image_bytes;
+
+        PlacedRange* last = map.ranges.empty() ? nullptr : &map.ranges.back();
+        const bool follows = last != nullptr && tensor.offset >= previous_end &&
+                             begin <= last->file_offset + last->bytes &&
+                             begin >= last->file_offset;
+        if (follows) {
+            // The tensor before ends in the page where this one begins: they share it.
+            map.tensors.push_back({&tensor, last->place + (tensor.offset - last->file_offset)});
+            if (end > last->file_offset + last->bytes) last->bytes = end - last->file_offset;
+        } else {
+            map.ranges.push_back({map.image_bytes, begin, end - begin});
+            map.tensors.push_back({&tensor, map.image_bytes + (tensor.offset - begin)});
+        }
+        map.image_bytes = map.ranges.back().place + map.ranges.back().bytes;
+        map.weights_bytes += tensor.bytes;
+        previous_end = tensor.offset + tensor.bytes;
+    }
+    return map;
+}
+
+}  // namespace weir
