@@ -1,6 +1,6 @@
 // The arithmetic of the decoder, one table of functions per instruction set. select_kernels() returns the best
 // table that this CPU can run; scalar is the specification and the last row. All functions are pure, thread
-// safe, allocate nothing and take unaligned pointers.
+// safe and allocate nothing. A void pointer may have any alignment, a typed one its type's.
 //
 // One rule stands above speed: the value of an output depends on its weight row and its activation row alone.
 // How many rows or tokens are computed by one call, and by which thread, never changes a bit: every dot product

@@ -1,0 +1,86 @@
+// What a decoder does besides matrix products, by the definition; and the scalar table.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/half.h"
+#include "kernels/scalar.h"
+
+namespace weir::kernels::scalar {
+namespace {
+
+void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
+    double squares = 0.0;
+    for (size_t i = 0; i < n; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    const double mean = squares / static_cast<double>(n);
+    const auto factor = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(eps)));
+    for (size_t i = 0; i < n; ++i) y[i] = x[i] * factor * weight[i];
+}
+
+void swiglu(const float* gate, const float* up, size_t n, float* out) {
+    for (size_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+}
+
+void add(float* x, const float* y, size_t n) {
+    for (size_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
+float dot_f32(const float* a, const float* b, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    return static_cast<float>(sum);
+}
+
+float dot_f16(const float* a, const uint16_t* b, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(half_to_float(b[i]));
+    return static_cast<float>(sum);
+}
+
+void axpy_f32(float s, const float* v, size_t n, float* acc) {
+    for (size_t i = 0; i < n; ++i) acc[i] += s * v[i];
+}
+
+void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
+    for (size_t i = 0; i < n; ++i) acc[i] += s * half_to_float(v[i]);
+}
+
+void f32_to_f16(const float* x, size_t n, uint16_t* y) {
+    for (size_t i = 0; i < n; ++i) y[i] = float_to_half(x[i]);
+}
+
+void f16_to_f32(const uint16_t* x, size_t n, float* y) {
+    for (size_t i = 0; i < n; ++i) y[i] = half_to_float(x[i]);
+}
+
+void softmax(float* x, size_t n) {
+    float largest = x[0];
+    for (size_t i = 1; i < n; ++i) largest = std::max(largest, x[i]);
+    double sum = 0.0;  // a NaN anywhere reaches it, and with it every element
+    for (size_t i = 0; i < n; ++i) {
+        x[i] = std::exp(x[i] - largest);
+        sum += static_cast<double>(x[i]);
+    }
+    const auto inverse = static_cast<float>(1.0 / sum);
+    for (size_t i = 0; i < n; ++i) x[i] *= inverse;
+}
+
+}  // namespace
+
+const KernelSet kKernels = {
+    .name = "scalar",
+    .quantize = quantize,
+    .matmul = matmul,
+    .dequantize = dequantize,
+    .rms_norm = rms_norm,
+    .swiglu = swiglu,
+    .add = add,
+    .dot_f32 = dot_f32,
+    .dot_f16 = dot_f16,
+    .axpy_f32 = axpy_f32,
+    .axpy_f16 = axpy_f16,
+    .f32_to_f16 = f32_to_f16,
+    .f16_to_f32 = f16_to_f32,
+    .softmax = softmax,
+};
+
+}  // namespace weir::kernels::scalar
