@@ -1,6 +1,7 @@
 // A GGUF file's index: metadata and tensor table, v2 and v3, little endian. Reading it is one bounded pass over
 // the header; no tensor data is touched. Every number from the file goes through checked arithmetic, and memory is
-// bounded by a small multiple of the header's size. Source: the GGUF specification in ggml's docs/gguf.md.
+// bounded: counts are checked against the bytes that remain, and an index of more than 256 MiB is refused.
+// Source: the GGUF specification in ggml's docs/gguf.md.
 //
 // Immutable once read; any thread may look.
 #pragma once
@@ -19,6 +20,8 @@
 #include "kernels/types.h"
 
 namespace weir {
+
+class ByteReader;
 
 // A metadata array keeps its element type; strings and numbers are held apart so that 262,144 tokens stay small.
 struct GgufArray {
@@ -80,6 +83,8 @@ class GgufFile {
     const std::string& require_string(std::string_view key) const;
 
   private:
+    static GgufFile read(ByteReader& reader, uint64_t file_size, const std::string& name);
+
     std::string path_;
     uint64_t file_size_ = 0;
     uint32_t version_ = 0;

@@ -31,11 +31,13 @@ class GgufWriter {
     size_t add_tensor(const std::string& name, kernels::Type type, const std::vector<uint64_t>& dims);
     uint64_t tensor_bytes(size_t index) const;
 
-    // Total size of the file that will be written.
+    // Total size of the file that will be written, the padding behind the last tensor included.
     uint64_t file_size() const;
 
     // Header bytes up to the start of the data, alignment padding included.
     std::vector<std::byte> header() const;
+    // Length of header().
+    uint64_t data_offset() const;
     // Offset of a tensor's data from the start of the file.
     uint64_t tensor_offset(size_t index) const;
 
@@ -47,6 +49,8 @@ class GgufWriter {
         uint64_t offset;  // from the start of the data
         uint64_t bytes;
     };
+    void begin(const std::string& key);
+
     uint64_t alignment_;
     uint64_t n_keys_ = 0;
     std::vector<std::byte> metadata_;

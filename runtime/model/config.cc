@@ -1,0 +1,264 @@
+#include "runtime/model/config.h"
+
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+#include <variant>
+
+#include "runtime/error.h"
+#include "runtime/model/byte_reader.h"
+
+namespace weir {
+namespace {
+
+// No model comes near these. They keep every product of two dimensions far inside 64 bits.
+constexpr uint64_t kMaxDim = uint64_t{1} << 20;
+constexpr uint64_t kMaxVocab = uint64_t{1} << 24;
+constexpr uint64_t kMaxContext = uint64_t{1} << 30;
+
+class ConfigReader {
+  public:
+    explicit ConfigReader(const GgufFile& file) : file_(file) {}
+
+    ModelConfig read() {
+        refuse_split();
+        config_.architecture = file_.require_string("general.architecture");
+        if (const std::string* name = file_.get_string("general.name")) config_.name = *name;
+        if (config_.architecture != "llama") {
+            fail("architecture " + quoted(config_.architecture) + " is not supported; 'llama' is");
+        }
+        refuse_keys();
+        read_dimensions();
+        read_constants();
+        read_rope();
+        check_tensors();
+        return config_;
+    }
+
+  private:
+    [[noreturn]] void fail(const std::string& reason) const { throw Error(file_.path() + ": " + reason); }
+
+    std::string key(const char* name) const { return config_.architecture + "." + name; }
+
+    void refuse_split() const {
+        const uint64_t parts = file_.get_uint("split.count").value_or(1);
+        if (parts > 1) {
+            fail("this is one of " + std::to_string(parts) +
+                 " parts of a split model; merge them into one file first (gguf-split --merge)");
+        }
+    }
+
+    // Keys that change the arithmetic in ways that we do not compute: present and not zero is refused.
+    void refuse_keys() const {
+        for (const char* name :
+             {"expert_count", "expert_used_count", "attention.scale", "attention.clamp_kqv",
+              "attention.max_alibi_bias", "attention.temperature_scale", "logit_scale", "embedding_scale",
+              "residual_scale", "final_logit_softcapping", "attn_logit_softcapping"}) {
+            const GgufValue* value = file_.find(key(name));
+            if (value == nullptr || is_zero(*value)) continue;
+            fail("key " + quoted(key(name)) + " is set, which is not supported");
+        }
+        if (!file_.get_bool(key("attention.causal")).value_or(true)) {
+            fail("key " + quoted(key("attention.causal")) + " is false: not a model that generates text");
+        }
+    }
+
+    static bool is_zero(const GgufValue& value) {
+        if (const auto* u = std::get_if<uint64_t>(&value)) return *u == 0;
+        if (const auto* i = std::get_if<int64_t>(&value)) return *i == 0;
+        if (const auto* d = std::get_if<double>(&value)) return *d == 0;
+        return false;
+    }
+
+    size_t bounded(const std::string& what, uint64_t value, uint64_t max) const {
+        if (value == 0 || value > max) {
+            fail(what + " is " + std::to_string(value) + "; 1 to " + std::to_string(max) + " is possible");
+        }
+        return static_cast<size_t>(value);
+    }
+
+    size_t dimension(const char* name) const {
+        return bounded(quoted(key(name)), file_.require_uint(key(name)), kMaxDim);
+    }
+
+    size_t dimension(const char* name, size_t fallback) const {
+        return bounded(quoted(key(name)), file_.get_uint(key(name)).value_or(fallback), kMaxDim);
+    }
+
+    void read_dimensions() {
+        config_.n_layers = dimension("block_count");
+        config_.dim = dimension("embedding_length");
+        config_.n_heads = dimension("attention.head_count");
+        config_.n_kv_heads = dimension("attention.head_count_kv", config_.n_heads);
+        config_.ffn_dim = dimension("feed_forward_length");
+        config_.n_ctx_train =
+            bounded(quoted(key("context_length")), file_.require_uint(key("context_length")), kMaxContext);
+
+        // Within the window a sliding attention is a full one; beyond it we do not go.
+        const uint64_t window = file_.get_uint(key("attention.sliding_window")).value_or(0);
+        if (window > 0 && window < config_.n_ctx_train) config_.n_ctx_train = static_cast<size_t>(window);
+
+        if (config_.n_heads % config_.n_kv_heads != 0) {
+            fail(std::to_string(config_.n_heads) + " heads cannot share " +
+                 std::to_string(config_.n_kv_heads) + " key-value heads evenly");
+        }
+        const bool has_length = file_.find(key("attention.key_length")) != nullptr;
+        if (!has_length && config_.dim % config_.n_heads != 0) {
+            fail("an embedding of " + std::to_string(config_.dim) + " cannot be parted into " +
+                 std::to_string(config_.n_heads) + " heads");
+        }
+        config_.head_dim = dimension("attention.key_length", has_length ? 0 : config_.dim / config_.n_heads);
+        if (dimension("attention.value_length", config_.head_dim) != config_.head_dim) {
+            fail("keys and values of different length (" + quoted(key("attention.key_length")) + ", " +
+                 quoted(key("attention.value_length")) + ") are not supported");
+        }
+        if (config_.head_dim % 2 != 0) {
+            fail("heads of " + std::to_string(config_.head_dim) + " dimensions: they must be even");
+        }
+        if (config_.n_heads * config_.head_dim > kMaxDim) {
+            fail(std::to_string(config_.n_heads) + " heads of " + std::to_string(config_.head_dim) +
+                 " dimensions are more than " + std::to_string(kMaxDim) + " in all");
+        }
+    }
+
+    double positive(const std::string& name, double value) const {
+        if (!std::isfinite(value) || value <= 0) {
+            fail("key " + quoted(name) + " is " + std::to_string(value) + "; it must be above 0");
+        }
+        return value;
+    }
+
+    void read_constants() {
+        const std::string eps = key("attention.layer_norm_rms_epsilon");
+        const auto value = file_.get_float(eps);
+        if (!value) fail("key " + quoted(eps) + " is missing");
+        config_.rms_eps = static_cast<float>(positive(eps, *value));
+    }
+
+    void read_rope() {
+        config_.rope_dims = dimension("rope.dimension_count", config_.head_dim);
+        if (config_.rope_dims > config_.head_dim || config_.rope_dims % 2 != 0) {
+            fail("key " + quoted(key("rope.dimension_count")) + " is " + std::to_string(config_.rope_dims) +
+                 "; an even number up to the head's " + std::to_string(config_.head_dim) + " is possible");
+        }
+        const std::string base = key("rope.freq_base");
+        config_.rope_base = static_cast<float>(positive(base, file_.get_float(base).value_or(10000.0)));
+
+        // Older files say only scale_linear.
+        const std::string old_factor = key("rope.scale_linear");
+        const std::string new_factor = key("rope.scaling.factor");
+        const auto old_value = file_.get_float(old_factor);
+        const std::string* type = file_.get_string(key("rope.scaling.type"));
+        if (type != nullptr && *type != "none" && *type != "linear") {
+            fail("rope scaling of type " + quoted(*type) + " is not supported; 'none' and 'linear' are");
+        }
+        double factor = 1.0;
+        if (type != nullptr && *type == "linear") {
+            const auto new_value = file_.get_float(new_factor);
+            if (!new_value && !old_value) fail("key " + quoted(new_factor) + " is missing");
+            factor = new_value ? positive(new_factor, *new_value) : positive(old_factor, *old_value);
+        } else if (type == nullptr && old_value) {
+            factor = positive(old_factor, *old_value);
+        }
+        config_.rope_scale = static_cast<float>(1.0 / factor);
+    }
+
+    // Every tensor that the decoder uses is there with the shape that the dimensions ask for, and no other
+    // is.
+    void check_tensors() {
+        const GgufTensor& embedding = file_.tensor("token_embd.weight");
+        config_.n_vocab = bounded("the number of rows of token_embd.weight", embedding.rows(), kMaxVocab);
+        check_vocab_keys();
+        config_.tied_head = file_.find_tensor("output.weight") == nullptr;
+
+        expect("token_embd.weight", {config_.dim, config_.n_vocab});
+        expect("output_norm.weight", {config_.dim});
+        if (!config_.tied_head) expect("output.weight", {config_.dim, config_.n_vocab});
+        if (file_.find_tensor("rope_freqs.weight") != nullptr) {
+            expect("rope_freqs.weight", {config_.rope_dims / 2});
+        }
+        const size_t attention_dim = config_.n_heads * config_.head_dim;
+        for (size_t layer = 0; layer < config_.n_layers; ++layer) {
+            const std::string block = "blk." + std::to_string(layer) + ".";
+            expect(block + "attn_norm.weight", {config_.dim});
+            expect(block + "attn_q.weight", {config_.dim, attention_dim});
+            expect(block + "attn_k.weight", {config_.dim, config_.kv_dim()});
+            expect(block + "attn_v.weight", {config_.dim, config_.kv_dim()});
+            expect(block + "attn_output.weight", {attention_dim, config_.dim});
+            expect(block + "ffn_norm.weight", {config_.dim});
+            expect(block + "ffn_gate.weight", {config_.dim, config_.ffn_dim});
+            expect(block + "ffn_up.weight", {config_.dim, config_.ffn_dim});
+            expect(block + "ffn_down.weight", {config_.ffn_dim, config_.dim});
+        }
+        if (n_expected_ == file_.tensors().size()) return;
+        for (const GgufTensor& tensor : file_.tensors()) {
+            if (!known(tensor.name)) {
+                fail("tensor " + quoted(tensor.name) + " is not supported for architecture 'llama'");
+            }
+        }
+    }
+
+    // Rows may outnumber tokens (padding); a token without a row cannot be looked up.
+    void check_vocab_keys() const {
+        const GgufArray* tokens = file_.get_array("tokenizer.ggml.tokens");
+        if (tokens != nullptr && tokens->size() > config_.n_vocab) {
+            fail("the vocabulary has " + std::to_string(tokens->size()) +
+                 " tokens but token_embd.weight only " + std::to_string(config_.n_vocab) + " rows");
+        }
+    }
+
+    void expect(const std::string& name, std::initializer_list<uint64_t> dims) {
+        const GgufTensor& tensor = file_.tensor(name);
+        size_t d = 0;
+        bool same = tensor.n_dims >= dims.size();
+        for (const uint64_t dim : dims) same = same && tensor.dims[d++] == dim;
+        while (same && d < 4) same = tensor.dims[d++] == 1;
+        if (!same)
+            fail("tensor " + quoted(name) + " has shape " + shape(tensor) + "; " + shape(dims) +
+                 " is needed");
+        ++n_expected_;
+    }
+
+    static std::string shape(const GgufTensor& tensor) {
+        std::string out;
+        for (uint32_t d = 0; d < tensor.n_dims; ++d) {
+            out += (d == 0 ? "" : " x ") + std::to_string(tensor.dims[d]);
+        }
+        return out;
+    }
+
+    static std::string shape(std::initializer_list<uint64_t> dims) {
+        std::string out;
+        for (const uint64_t dim : dims) out += (out.empty() ? "" : " x ") + std::to_string(dim);
+        return out;
+    }
+
+    // Whether expect() has asked for this name; only called to find the one to blame.
+    bool known(const std::string& name) const {
+        for (const char* whole :
+             {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"}) {
+            if (name == whole) return true;
+        }
+        for (size_t layer = 0; layer < config_.n_layers; ++layer) {
+            const std::string block = "blk." + std::to_string(layer) + ".";
+            if (name.compare(0, block.size(), block) != 0) continue;
+            for (const char* part : {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm",
+                                     "ffn_gate", "ffn_up", "ffn_down"}) {
+                if (name == block + part + ".weight") return true;
+            }
+        }
+        return false;
+    }
+
+    const GgufFile& file_;
+    ModelConfig config_;
+    size_t n_expected_ = 0;
+};
+
+}  // namespace
+
+ModelConfig read_config(const GgufFile& file) {
+    return ConfigReader(file).read();
+}
+
+}  // namespace weir
