@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -37,6 +38,24 @@ bool huge_pages_allowed() noexcept {
     char text[64];
     read_small("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     return text[0] != 0 && std::strstr(text, "[never]") == nullptr;
+}
+
+uint64_t anon_huge_bytes(const void* address, size_t bytes) noexcept {
+    std::FILE* file = std::fopen("/proc/self/smaps", "re");
+    if (file == nullptr) return 0;
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    char line[512];
+    bool inside = false;
+    uint64_t total = 0;
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+        unsigned long long from = 0, to = 0, kib = 0;
+        if (std::sscanf(line, "%llx-%llx ", &from, &to) == 2)
+            inside = from < begin + bytes && to > begin;
+        else if (inside && std::sscanf(line, "AnonHugePages: %llu kB", &kib) == 1)
+            total += kib << 10;
+    }
+    std::fclose(file);
+    return total;
 }
 
 }  // namespace weir::pager

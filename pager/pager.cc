@@ -1,0 +1,171 @@
+#include "pager/pager.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <stdexcept>
+
+#include "pager/check.h"
+#include "pager/pager_loop.h"
+#include "pager/pager_shared.h"
+
+namespace weir::pager {
+namespace {
+
+// The pager's threads take no signals that are meant for the program; those that name a bug of the thread itself stay.
+class BlockSignals {
+  public:
+    BlockSignals() {
+        sigset_t all;
+        ::sigfillset(&all);
+        for (const int s : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) ::sigdelset(&all, s);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
+
+}  // namespace
+
+Pager::Pager() = default;
+
+std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOptions options) {
+    CHECK(options.on_unanswerable != nullptr && options.workers > 0 && layout.n_extents() > 0);
+    const BlockSignals block;
+    std::unique_ptr<Pager> pager(new Pager);
+    pager->gates_ = options.gates;
+    pager->shared_ = std::make_unique<PagerShared>(layout.n_extents(), options.workers);
+    PagerShared* const shared = pager->shared_.get();
+    shared->event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (shared->event_fd < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));
+    Pager* const self = pager.get();
+    pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
+    pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });
+    shared->started.wait(0, std::memory_order_acquire);
+    if (shared->started.load(std::memory_order_acquire) < 0) throw std::runtime_error(shared->failure_text);
+    return pager;
+}
+
+Pager::~Pager() {
+    if (thread_.joinable()) {
+        shared_->stop.store(true, std::memory_order_release);
+        kick();
+        thread_.join();
+    }
+    loop_.reset();
+    if (shared_ && shared_->event_fd >= 0) ::close(shared_->event_fd);
+}
+
+const std::byte* Pager::region() const { return loop_->region(); }
+size_t Pager::n_extents() const { return shared_->n_extents; }
+bool Pager::pinned(size_t extent) const { return loop_->residency().pinned[extent]; }
+std::string Pager::rungs() const { return loop_->rungs(); }
+
+void Pager::kick() noexcept {
+    shared_->mail.fetch_add(1, std::memory_order_seq_cst);
+    if (!shared_->sleeping.exchange(false, std::memory_order_seq_cst)) return;
+    const uint64_t one = 1;
+    (void)!::write(shared_->event_fd, &one, sizeof one);  // EAGAIN only where it is signalled already
+}
+
+void Pager::plan(uint64_t ordinal, size_t first, size_t count) noexcept {
+    if (count == 0) return;
+    const Message m = {Message::kPlan, static_cast<uint32_t>(first), static_cast<uint32_t>(count), ordinal, nullptr};
+    if (!shared_->messages.push(m)) shared_->counters.lost_plans.fetch_add(1, std::memory_order_relaxed);
+    kick();
+}
+
+bool Pager::read_small(std::span<const SmallRead> reads) noexcept {
+    CHECK(reads.size() <= MessageQueue::kCapacity / 4);
+    const uint32_t target = shared_->small_done.load(std::memory_order_acquire) + static_cast<uint32_t>(reads.size());
+    for (const SmallRead& r : reads) {
+        const Message m = {Message::kSmallRead, 0, r.bytes, r.file_offset, r.into};
+        while (!shared_->messages.push(m)) {
+            if (failed()) return false;
+            kick();
+            ::usleep(100);  // plans that nobody took yet fill the queue: a moment
+        }
+    }
+    kick();
+    for (;;) {
+        const uint32_t done = shared_->small_done.load(std::memory_order_acquire);
+        if (failed()) return false;
+        if (done == target) return true;
+        shared_->small_done.wait(done, std::memory_order_acquire);
+    }
+}
+
+bool Pager::acquire(size_t worker, size_t first, size_t last) noexcept {
+    if (!gates_) return !failed();
+    for (size_t e = first; e <= last; ++e) {
+        if (shared_->states[e].load(std::memory_order_acquire) == kPresent) continue;
+        if (!wait_present(worker, e)) return false;
+    }
+    return true;
+}
+
+bool Pager::wait_present(size_t worker, size_t extent) noexcept {
+    WorkerSlot& slot = shared_->workers[worker];
+    std::atomic<uint32_t>& state = shared_->states[extent];
+    slot.waits.fetch_add(1, std::memory_order_relaxed);
+    const auto begin = std::chrono::steady_clock::now();
+    bool present = false;
+    for (;;) {
+        const uint32_t now = state.load(std::memory_order_acquire);
+        present = now == kPresent;
+        if (present || now == kFailed) break;
+        if (now == kAbsent) {
+            slot.wanted.store(static_cast<uint32_t>(extent) + 1, std::memory_order_seq_cst);
+            kick();
+        }
+        state.wait(now, std::memory_order_acquire);
+    }
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    slot.wait_ns.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(waited).count()), std::memory_order_relaxed);
+    return present;
+}
+
+void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
+    WorkerSlot& slot = shared_->workers[worker];
+    if (slot.position.load(std::memory_order_relaxed) == ordinal) return;
+    slot.position.store(ordinal, std::memory_order_seq_cst);
+    if (shared_->sleeping.load(std::memory_order_seq_cst) && ordinal >= shared_->wake_at.load(std::memory_order_seq_cst))
+        kick();
+}
+
+bool Pager::failed() const noexcept { return shared_->failed.load(std::memory_order_acquire); }
+std::string Pager::failure() const { return failed() ? shared_->failure_text : ""; }
+
+PagerStats Pager::stats() const {
+    const Counters& c = shared_->counters;
+    constexpr auto relaxed = std::memory_order_relaxed;
+    PagerStats s;
+    s.bytes_read = c.bytes_read.load(relaxed);
+    s.reads = c.reads.load(relaxed);
+    s.faults = c.faults.load(relaxed);
+    s.installs = c.installs.load(relaxed);
+    s.evictions = c.evictions.load(relaxed);
+    s.dropped = c.dropped.load(relaxed);
+    s.busy_retries = c.busy_retries.load(relaxed);
+    s.lost_plans = c.lost_plans.load(relaxed);
+    s.peak_frames = c.peak_frames.load(relaxed);
+    uint64_t slowest_ns = 0;
+    for (const WorkerSlot& worker : shared_->workers) {
+        s.waits += worker.waits.load(relaxed);
+        slowest_ns = std::max(slowest_ns, worker.wait_ns.load(relaxed));
+    }
+    s.stall_us = (slowest_ns + c.fault_ns.load(relaxed)) / 1000;
+    s.pinned_extents = loop_->residency().n_pinned;
+    s.ring_frames = loop_->residency().ring;
+    s.huge_bytes = loop_->huge_bytes();
+    return s;
+}
+
+}  // namespace weir::pager

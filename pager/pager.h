@@ -1,0 +1,120 @@
+// The pager: a reserved address range (the Region) that a file's Extents appear in, served by one thread that owns the
+// userfaultfd, the reads, the frames and the policy, under a budget of frames that it never exceeds.
+//
+// How the rooms use it. The leader announces what will be touched (plan()); each worker waits at the gate before it
+// touches an Extent (acquire()) and publishes its Position (publish()); the pager reads ahead of the slowest worker in
+// plan order, installs what arrives and evicts what is behind and not pinned. Whatever nobody announced arrives as a
+// userfaultfd message and is served first: a wrong plan costs time, never correctness.
+//
+// States of an Extent, changed by the pager thread alone:
+//     absent --read begins--> reading --all segments here, installed--> present --evicted--> absent
+//     absent, reading --the read failed for good--> failed
+//
+// Ordinals: pass * n_extents + extent, so that they ascend over all passes. Position: a worker's promise to touch
+// nothing below it any more; the pager follows the least of all workers.
+//
+// Failure is data: after one, gates return false and failure() has the text. A thread that sleeps in a fault cannot be
+// told; on_unanswerable is called then and must end the process.
+//
+// Life: workers must have left the Region before the destructor runs. It stops the thread, drains reads, then unmaps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "pager/file.h"
+#include "pager/layout.h"
+#include "pager/read_queue.h"
+#include "pager/uffd.h"
+
+namespace weir::pager {
+
+enum class InstallRung : uint8_t { kAuto, kMove, kCopy };
+
+struct PagerOptions {
+    size_t workers = 1;
+    size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers), or one per Extent
+    bool gates = true;  // false: acquire() lets everything through, and absences fault
+    InstallRung install = InstallRung::kAuto;
+    ReaderRung reader = ReaderRung::kAuto;
+    UffdSource uffd = UffdSource::kAuto;
+    // A fault can no longer be answered (text): must not return. Called on the pager thread.
+    std::function<void(const char* text)> on_unanswerable;
+    // Tests put theirs here; else made from `reader`.
+    std::unique_ptr<ReadQueue> read_queue;
+};
+
+struct PagerStats {
+    uint64_t bytes_read = 0;    // all reads, small ones included
+    uint64_t reads = 0;
+    uint64_t faults = 0;        // userfaultfd messages
+    uint64_t waits = 0;         // gate waits, all workers
+    uint64_t stall_us = 0;      // the slowest worker's time in gates, plus the time faults took
+    uint64_t installs = 0;
+    uint64_t evictions = 0;
+    uint64_t dropped = 0;       // prefetched Extents given up for a demand
+    uint64_t busy_retries = 0;  // installs or evictions that met a held page
+    uint64_t lost_plans = 0;    // plan() met a full queue
+    size_t pinned_extents = 0;
+    size_t ring_frames = 0;
+    size_t peak_frames = 0;     // frames in use at most
+    uint64_t huge_bytes = 0;    // of the frames, backed by huge pages
+};
+
+// One read past the Extents, aligned to the file's granule in all three.
+struct SmallRead {
+    uint64_t file_offset;
+    uint32_t bytes;
+    std::byte* into;
+};
+
+class PagerLoop;
+struct PagerShared;
+
+class Pager {
+  public:
+    // Throws std::runtime_error with one line where the system does not give what is needed. `file` must outlive the
+    // pager.
+    static std::unique_ptr<Pager> start(const File& file, Layout layout, PagerOptions options);
+    ~Pager();
+    Pager(const Pager&) = delete;
+    Pager& operator=(const Pager&) = delete;
+
+    const std::byte* region() const;
+    size_t n_extents() const;
+    bool pinned(size_t extent) const;
+    // "uffd=user-mode-only install=move reader=io_uring io=direct"
+    std::string rungs() const;
+
+    // Leader: Extents [first, first + count) will be touched in order, the first at `ordinal`. Never blocks; where the
+    // queue is full the advice is lost and counted.
+    void plan(uint64_t ordinal, size_t first, size_t count) noexcept;
+    // Leader: reads all and returns when they are here; false where one failed for good. At most 256 at a time.
+    bool read_small(std::span<const SmallRead> reads) noexcept;
+
+    // Worker: waits until Extents [first, last] are present. False after a failure.
+    bool acquire(size_t worker, size_t first, size_t last) noexcept;
+    // Worker: nothing below `ordinal` will be touched by this worker.
+    void publish(size_t worker, uint64_t ordinal) noexcept;
+
+    bool failed() const noexcept;
+    std::string failure() const;
+    PagerStats stats() const;
+
+  private:
+    Pager();
+    void kick() noexcept;
+    bool wait_present(size_t worker, size_t extent) noexcept;
+
+    bool gates_ = true;
+    std::unique_ptr<PagerShared> shared_;
+    std::unique_ptr<PagerLoop> loop_;
+    std::jthread thread_;
+};
+
+}  // namespace weir::pager

@@ -1,0 +1,489 @@
+#include "pager/pager_loop.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+
+#include "pager/check.h"
+#include "pager/system.h"
+
+namespace weir::pager {
+namespace {
+
+// Extents being read at once. Eight of 2 MiB fill a drive's queue (16 MiB in flight); twice that bridges the time until
+// the pager has seen a completion and pushed the next read.
+constexpr size_t kMaxReading = 16;
+// A plan is one pass; the leader is at most one pass ahead.
+constexpr size_t kMaxPlanItems = 16;
+// A read that fails is tried again before it fails for good.
+constexpr int kMaxAttempts = 3;
+// A page of a frame can be held for a moment after its read completed (its bio is not yet released).
+constexpr int kBusyRetryUs = 50;
+constexpr int kMaxBusyEvictions = 100'000;
+
+uint64_t now_ns() {
+    struct timespec t;
+    ::clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void add(std::atomic<uint64_t>& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
+
+}  // namespace
+
+PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, PagerShared* shared,
+                     std::function<void()> kick)
+    : file_(file),
+      layout_(std::move(layout)),
+      shared_(shared),
+      on_unanswerable_(std::move(options.on_unanswerable)),
+      uffd_(options.uffd) {
+    const size_t n = layout_.n_extents();
+    if (options.install == InstallRung::kMove && !uffd_.has_move())
+        throw std::runtime_error("--install move: this kernel has no UFFDIO_MOVE (it came with Linux 6.8); use --install copy");
+    copies_ = options.install == InstallRung::kCopy || !uffd_.has_move();
+    residency_ = choose_residency(n, options.frames, options.workers, copies_);
+
+    const size_t pmd = pmd_page_size();
+    const bool huge = layout_.extent_bytes % pmd == 0;
+    const size_t n_frames = copies_ ? residency_.staging : residency_.n_pinned + residency_.ring;
+    region_ = Mapping(n * layout_.extent_bytes, huge ? pmd : page_size(), huge, "Region");
+    const int error = uffd_.register_range(region_.base(), region_.bytes());
+    if (error != 0)
+        throw std::runtime_error(std::string("registering the Region with userfaultfd: ") + std::strerror(-error));
+    pool_ = std::make_unique<FramePool>(n_frames, layout_.extent_bytes, copies_ ? nullptr : &uffd_, std::move(kick));
+    queue_ = options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader);
+
+    frame_of_.assign(n, kNoFrame);
+    segments_left_.assign(n, 0);
+    demanded_.assign(n, 0);
+    faulted_.assign(n, 0);
+    fault_since_ns_.assign(n, 0);
+    free_frames_.reserve(n_frames);
+    ring_cap_ = residency_.ring - residency_.staging;
+    ring_.reserve(ring_cap_ + 1);
+    plan_.reserve(kMaxPlanItems);
+    demands_.reserve(n);
+    issues_.reserve(n);
+    retries_.reserve(n);
+    flights_.resize(queue_->capacity());
+    free_flights_.reserve(flights_.size());
+    for (size_t i = flights_.size(); i-- > 0;) free_flights_.push_back(static_cast<uint32_t>(i));
+    small_reads_.reserve(MessageQueue::kCapacity);
+}
+
+std::string PagerLoop::rungs() const {
+    std::string text = std::string("uffd=") + uffd_.source_name() + " install=" + (copies_ ? "copy" : "move") +
+                       " reader=" + queue_->name() + " io=" + (file_.direct() ? "direct" : "buffered");
+    if (!file_.direct()) text += " (" + file_.why_buffered() + ")";
+    return text;
+}
+
+void PagerLoop::run() noexcept {
+    ::pthread_setname_np(::pthread_self(), "weir-pager");
+    int error = queue_->start(uffd_.fd(), shared_->event_fd);
+    if (error != 0) {
+        fail("%s cannot start: %s", queue_->name(), std::strerror(-error));
+        shared_->started.store(error, std::memory_order_release);
+        shared_->started.notify_all();
+        return;
+    }
+    shared_->started.store(1, std::memory_order_release);
+    shared_->started.notify_all();
+
+    ReadDone done[64];
+    for (;;) {
+        seen_mail_ = shared_->mail.load(std::memory_order_seq_cst);
+        starved_ = false;
+        take_messages();
+        take_wants();
+        const bool stopping = shared_->stop.load(std::memory_order_acquire);
+        if (stopping && free_flights_.size() == flights_.size()) return;
+        if (!stopping && !shared_->failed.load(std::memory_order_relaxed)) {
+            if (pool_->error() != 0) fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
+            retry_installs();
+            serve_demands();
+            prefetch();
+            pump();
+        }
+        int timeout_us = retries_.empty() || stopping ? -1 : kBusyRetryUs;
+        shared_->wake_at.store(wake_position(), std::memory_order_seq_cst);
+        shared_->sleeping.store(true, std::memory_order_seq_cst);
+        if (shared_->mail.load(std::memory_order_seq_cst) != seen_mail_ ||
+            least_position() >= shared_->wake_at.load(std::memory_order_relaxed)) {
+            timeout_us = 0;
+        }
+        const Wakeup w = queue_->wait(done, timeout_us);
+        shared_->sleeping.store(false, std::memory_order_seq_cst);
+        if (w.error != 0) {
+            fail("waiting for reads: %s", std::strerror(-w.error));
+            on_unanswerable_(shared_->failure_text);  // nothing can be served without the queue
+        }
+        for (size_t i = 0; i < w.n_done; ++i) finish_read(done[i]);
+        if (w.fault) take_faults();
+    }
+}
+
+// ---- inputs of a turn ----
+
+void PagerLoop::take_messages() noexcept {
+    Message m;
+    while (small_reads_.size() < small_reads_.capacity() && shared_->messages.pop(&m)) {
+        if (m.kind == Message::kSmallRead) {
+            small_reads_.push_back(m);
+        } else if (plan_.size() == kMaxPlanItems) {
+            add(shared_->counters.lost_plans, 1);
+        } else {
+            plan_.push_back({m.at, m.first, m.count});
+        }
+    }
+}
+
+void PagerLoop::take_wants() noexcept {
+    for (WorkerSlot& worker : shared_->workers) {
+        const uint32_t wanted = worker.wanted.exchange(0, std::memory_order_acq_rel);
+        if (wanted != 0) demand(wanted - 1, false);
+    }
+}
+
+void PagerLoop::take_faults() noexcept {
+    uintptr_t address;
+    const auto begin = reinterpret_cast<uintptr_t>(region_.base());
+    while (uffd_.next_fault(&address)) {
+        add(shared_->counters.faults, 1);
+        CHECK(!pool_->contains(address));  // a frame that has moved out was touched: our own fault
+        CHECK(address - begin < layout_.n_extents() * layout_.extent_bytes);
+        demand(static_cast<uint32_t>((address - begin) / layout_.extent_bytes), true);
+    }
+}
+
+void PagerLoop::demand(uint32_t extent, bool faulted) noexcept {
+    const ExtentState s = state(extent);
+    if (s == kPresent) {  // it came in between
+        if (faulted) uffd_.wake(slot(extent), layout_.extent_bytes);
+        return;
+    }
+    if (faulted && faulted_[extent] == 0) {
+        faulted_[extent] = 1;
+        fault_since_ns_[extent] = now_ns();
+    }
+    if (shared_->failed.load(std::memory_order_relaxed)) {
+        if (faulted) on_unanswerable_(shared_->failure_text);
+        return;
+    }
+    if (s == kReading) {
+        for (size_t i = 1; i < issues_.size(); ++i)
+            if (issues_[i].extent == extent) std::rotate(issues_.begin(), issues_.begin() + i, issues_.begin() + i + 1);
+        return;
+    }
+    if (demanded_[extent] != 0) return;
+    demanded_[extent] = 1;
+    demands_.push_back(extent);
+}
+
+// ---- decisions ----
+
+void PagerLoop::serve_demands() noexcept {
+    size_t kept = 0;
+    for (const uint32_t extent : demands_) {
+        if (state(extent) == kAbsent && !begin_read(extent, next_use(extent), true)) {
+            starved_ = true;
+            demands_[kept++] = extent;
+        } else {
+            demanded_[extent] = 0;
+        }
+    }
+    demands_.resize(kept);
+}
+
+// Walks the plan from the cursor and begins reads until the ring, the frames or the read limit stop it.
+void PagerLoop::prefetch() noexcept {
+    const uint64_t least = least_position();
+    while (!plan_.empty() && plan_.front().end() <= least) plan_.erase(plan_.begin());
+    cursor_ = std::max(cursor_, least);
+    for (const PlanItem& item : plan_) {
+        if (item.end() <= cursor_) continue;
+        cursor_ = std::max(cursor_, item.ordinal);
+        for (; cursor_ < item.end(); ++cursor_) {
+            const auto extent = static_cast<uint32_t>(item.first + (cursor_ - item.ordinal));
+            if (state(extent) == kAbsent) {
+                if (reading_ >= kMaxReading) return;
+                if (!begin_read(extent, cursor_, false)) {
+                    starved_ = true;
+                    return;
+                }
+            } else if (!residency_.pinned[extent]) {  // still here from the pass before, or demanded: it is of use again
+                for (Resident& r : ring_)
+                    if (r.extent == extent) r.ordinal = std::max(r.ordinal, cursor_);
+            }
+        }
+    }
+}
+
+bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept {
+    if (!residency_.pinned[extent] && !make_room(ordinal, demanded)) return false;
+    uint32_t frame;
+    if (!free_frames_.empty()) {
+        frame = free_frames_.back();
+        free_frames_.pop_back();
+    } else if (next_fresh_ < pool_->populated()) {
+        frame = static_cast<uint32_t>(next_fresh_++);
+    } else {
+        return false;  // still being populated, or (by copy) all staging frames hold reads
+    }
+    frame_of_[extent] = frame;
+    segments_left_[extent] = static_cast<uint32_t>(layout_.extent(extent).size());
+    if (!residency_.pinned[extent]) ring_.push_back({extent, ordinal});
+    ++reading_;
+    ++frames_in_use_;
+    if (frames_in_use_ > shared_->counters.peak_frames.load(std::memory_order_relaxed))
+        shared_->counters.peak_frames.store(frames_in_use_, std::memory_order_relaxed);
+    set_state(extent, kReading);
+    issues_.insert(demanded ? issues_.begin() : issues_.end(), {extent, 0});
+    return true;
+}
+
+// A place in the ring for a streamed Extent. Prefetch leaves one for demands; a demand may take the place of what would
+// be used last.
+bool PagerLoop::make_room(uint64_t ordinal, bool demanded) noexcept {
+    const size_t limit = demanded || ring_cap_ < 2 ? ring_cap_ : ring_cap_ - 1;
+    while (ring_.size() >= limit) {
+        if (evict_consumed()) continue;
+        if (!demanded || !drop_farthest(ordinal)) return false;
+    }
+    return true;
+}
+
+bool PagerLoop::evict_consumed() noexcept {
+    const uint64_t least = least_position();
+    size_t oldest = ring_.size();
+    for (size_t i = 0; i < ring_.size(); ++i) {
+        if (ring_[i].ordinal >= least || state(ring_[i].extent) != kPresent) continue;
+        if (oldest == ring_.size() || ring_[i].ordinal < ring_[oldest].ordinal) oldest = i;
+    }
+    if (oldest == ring_.size()) return false;
+    const uint32_t extent = ring_[oldest].extent;
+    ring_.erase(ring_.begin() + static_cast<ptrdiff_t>(oldest));
+    evict(extent);
+    return true;
+}
+
+bool PagerLoop::drop_farthest(uint64_t than) noexcept {
+    size_t farthest = ring_.size();
+    for (size_t i = 0; i < ring_.size(); ++i) {
+        if (ring_[i].ordinal <= than || state(ring_[i].extent) != kPresent) continue;
+        if (farthest == ring_.size() || ring_[i].ordinal > ring_[farthest].ordinal) farthest = i;
+    }
+    if (farthest == ring_.size()) return false;
+    const Resident dropped = ring_[farthest];
+    ring_.erase(ring_.begin() + static_cast<ptrdiff_t>(farthest));
+    evict(dropped.extent);
+    cursor_ = std::min(cursor_, dropped.ordinal);
+    add(shared_->counters.dropped, 1);
+    return true;
+}
+
+// When the plan says the Extent is touched next; without a plan for it, now.
+uint64_t PagerLoop::next_use(uint32_t extent) const noexcept {
+    const uint64_t least = least_position();
+    for (const PlanItem& item : plan_) {
+        if (extent < item.first || extent - item.first >= item.count) continue;
+        const uint64_t ordinal = item.ordinal + (extent - item.first);
+        if (ordinal >= least) return ordinal;
+    }
+    return least;
+}
+
+uint64_t PagerLoop::least_position() const noexcept {
+    uint64_t least = UINT64_MAX;
+    for (const WorkerSlot& worker : shared_->workers)
+        least = std::min(least, worker.position.load(std::memory_order_seq_cst));
+    return least;
+}
+
+// The Position at which the next streamed Extent is behind everybody; never where nobody waits for a frame.
+uint64_t PagerLoop::wake_position() const noexcept {
+    if (!starved_) return UINT64_MAX;
+    const uint64_t least = least_position();
+    uint64_t at = UINT64_MAX;
+    for (const Resident& r : ring_)
+        if (r.ordinal >= least && state(r.extent) == kPresent) at = std::min(at, r.ordinal + 1);
+    return at;
+}
+
+// ---- reads ----
+
+void PagerLoop::pump() noexcept {
+    size_t taken = 0;
+    while (taken < small_reads_.size() && !free_flights_.empty()) {
+        const Message& m = small_reads_[taken++];
+        const uint64_t left = m.at < file_.size() ? file_.size() - m.at : 0;
+        if (!push_read({0, file_.fd(), m.at, m.into, m.count}, static_cast<uint32_t>(std::min<uint64_t>(m.count, left)),
+                       Flight::kSmall, 0))
+            return;
+    }
+    small_reads_.erase(small_reads_.begin(), small_reads_.begin() + static_cast<ptrdiff_t>(taken));
+
+    while (!issues_.empty() && !free_flights_.empty()) {
+        Issue& issue = issues_.front();
+        const auto segments = layout_.extent(issue.extent);
+        const Segment& s = segments[issue.next_segment];
+        const uint64_t left = s.file_offset < file_.size() ? file_.size() - s.file_offset : 0;
+        if (!push_read({0, file_.fd(), s.file_offset, pool_->frame(frame_of_[issue.extent]) + s.slot_offset, s.bytes},
+                       static_cast<uint32_t>(std::min<uint64_t>(s.bytes, left)), Flight::kSegment, issue.extent))
+            return;
+        if (++issue.next_segment == segments.size()) issues_.erase(issues_.begin());
+    }
+}
+
+bool PagerLoop::push_read(const Read& read, uint32_t expected, Flight::Kind kind, uint32_t extent) noexcept {
+    const uint32_t index = free_flights_.back();
+    free_flights_.pop_back();
+    Flight& f = flights_[index];
+    f = {kind, 0, extent, expected, 0, read};
+    f.read.tag = index;
+    const int error = queue_->push(f.read);
+    if (error == 0) return true;
+    f.kind = Flight::kFree;
+    free_flights_.push_back(index);
+    fail("%s: a read cannot be queued: %s", file_.path().c_str(), std::strerror(-error));
+    return false;
+}
+
+void PagerLoop::finish_read(const ReadDone& done) noexcept {
+    CHECK(done.tag < flights_.size() && flights_[done.tag].kind != Flight::kFree);
+    Flight& f = flights_[done.tag];
+    bool again = false;
+    if (done.result < 0) {
+        again = done.result == -EAGAIN || done.result == -EINTR || ++f.attempts < kMaxAttempts;
+        if (!again) {
+            fail("%s: reading %u bytes at offset %llu failed: %s (after %d attempts)", file_.path().c_str(), f.read.bytes,
+                 static_cast<unsigned long long>(f.read.offset), std::strerror(-done.result), kMaxAttempts);
+        }
+    } else {
+        add(shared_->counters.bytes_read, static_cast<uint64_t>(done.result));
+        add(shared_->counters.reads, 1);
+        const auto got = static_cast<uint32_t>(done.result);
+        if (f.done + got < f.expected) {  // a short read: ask for the rest, from an aligned place
+            const auto step = static_cast<uint32_t>(align_down(got, file_.granule()));
+            again = step > 0;
+            f.done += step;
+            f.read.offset += step;
+            f.read.into += step;
+            f.read.bytes -= step;
+            if (!again) {
+                fail("%s: the file ends at offset %llu, before its expected size of %llu bytes: it shrank while it was in use",
+                     file_.path().c_str(), static_cast<unsigned long long>(f.read.offset + got),
+                     static_cast<unsigned long long>(file_.size()));
+            }
+        }
+    }
+    if (again && !shared_->stop.load(std::memory_order_relaxed)) {
+        const int error = queue_->push(f.read);
+        if (error == 0) return;
+        fail("%s: a read cannot be queued: %s", file_.path().c_str(), std::strerror(-error));
+    }
+    const Flight finished = f;
+    f.kind = Flight::kFree;
+    free_flights_.push_back(static_cast<uint32_t>(done.tag));
+    if (again || shared_->failed.load(std::memory_order_relaxed)) return;
+
+    if (!file_.direct()) file_.drop_cache(finished.read.offset, finished.read.bytes);
+    if (finished.kind == Flight::kSmall) {
+        shared_->small_done.fetch_add(1, std::memory_order_release);  // acquire in read_small()
+        shared_->small_done.notify_all();
+    } else if (--segments_left_[finished.extent] == 0) {
+        install(finished.extent);
+    }
+}
+
+void PagerLoop::install(uint32_t extent) noexcept {
+    const uint32_t frame = frame_of_[extent];
+    std::byte* const from = pool_->frame(frame);
+    const Outcome outcome = copies_ ? uffd_.copy(slot(extent), from, layout_.extent_bytes)
+                                    : uffd_.move(slot(extent), from, layout_.extent_bytes);
+    if (outcome == Outcome::kBusy) {
+        add(shared_->counters.busy_retries, 1);
+        retries_.push_back(extent);
+        return;
+    }
+    --reading_;
+    if (outcome != Outcome::kDone) {
+        fail("installing Extent %u by %s failed: %s", extent, copies_ ? "copy" : "move",
+             outcome == Outcome::kGone ? "the process is ending" : std::strerror(uffd_.last_error()));
+        return;
+    }
+    if (copies_) {
+        free_frames_.push_back(frame);
+        frame_of_[extent] = kNoFrame;
+    }
+    if (faulted_[extent] != 0) {
+        faulted_[extent] = 0;
+        add(shared_->counters.fault_ns, now_ns() - fault_since_ns_[extent]);
+    }
+    add(shared_->counters.installs, 1);
+    set_state(extent, kPresent);
+}
+
+void PagerLoop::retry_installs() noexcept {
+    const size_t n = retries_.size();
+    for (size_t i = 0; i < n; ++i) install(retries_[i]);  // appends those that are still held
+    retries_.erase(retries_.begin(), retries_.begin() + static_cast<ptrdiff_t>(n));
+}
+
+void PagerLoop::evict(uint32_t extent) noexcept {
+    // Absent before the pages go: a worker that looks now asks for it instead of walking into a fault.
+    set_state(extent, kAbsent);
+    --frames_in_use_;
+    add(shared_->counters.evictions, 1);
+    if (copies_) {
+        if (::madvise(slot(extent), layout_.extent_bytes, MADV_DONTNEED) != 0)
+            fail("evicting Extent %u: madvise: %s", extent, std::strerror(errno));
+        return;
+    }
+    const uint32_t frame = frame_of_[extent];
+    Outcome outcome = Outcome::kBusy;
+    for (int i = 0; outcome == Outcome::kBusy && i < kMaxBusyEvictions; ++i) {
+        if (i > 0) add(shared_->counters.busy_retries, 1);
+        outcome = uffd_.move(pool_->frame(frame), slot(extent), layout_.extent_bytes);
+    }
+    if (outcome != Outcome::kDone) {
+        fail("evicting Extent %u by move failed: %s", extent,
+             outcome == Outcome::kFatal ? std::strerror(uffd_.last_error()) : "its pages stay in use");
+        return;
+    }
+    frame_of_[extent] = kNoFrame;
+    free_frames_.push_back(frame);
+}
+
+void PagerLoop::set_state(uint32_t extent, ExtentState state) noexcept {
+    shared_->states[extent].store(state, std::memory_order_release);  // acquire at gates
+    shared_->states[extent].notify_all();
+}
+
+void PagerLoop::fail(const char* format, ...) noexcept {
+    if (shared_->failed.load(std::memory_order_relaxed)) return;  // the first reason is the one that counts
+    va_list args;
+    va_start(args, format);
+    (void)std::vsnprintf(shared_->failure_text, sizeof shared_->failure_text, format, args);
+    va_end(args);
+    shared_->failed.store(true, std::memory_order_release);
+    bool sleeper = false;
+    for (uint32_t e = 0; e < layout_.n_extents(); ++e) {
+        if (state(e) != kPresent) set_state(e, kFailed);
+        sleeper |= faulted_[e] != 0;
+    }
+    shared_->small_done.fetch_or(kSmallReadsFailed, std::memory_order_release);
+    shared_->small_done.notify_all();
+    if (sleeper) on_unanswerable_(shared_->failure_text);
+}
+
+}  // namespace weir::pager

@@ -1,0 +1,130 @@
+// The pager thread's own world: page table, frames, ring, reads in flight. Built before the thread starts, then touched
+// by that thread alone; run() allocates nothing, locks nothing, touches no Region page and throws nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pager/file.h"
+#include "pager/frame_pool.h"
+#include "pager/layout.h"
+#include "pager/mapping.h"
+#include "pager/pager.h"
+#include "pager/pager_shared.h"
+#include "pager/read_queue.h"
+#include "pager/residency_policy.h"
+#include "pager/uffd.h"
+
+namespace weir::pager {
+
+class PagerLoop {
+  public:
+    PagerLoop(const File& file, Layout layout, PagerOptions options, PagerShared* shared, std::function<void()> kick);
+
+    // The thread's body: returns after shared->stop, with no read in flight.
+    void run() noexcept;
+
+    const std::byte* region() const { return region_.base(); }
+    const Residency& residency() const { return residency_; }
+    std::string rungs() const;
+    uint64_t huge_bytes() const { return pool_->huge_bytes(); }
+
+  private:
+    static constexpr uint32_t kNoFrame = UINT32_MAX;
+
+    struct Resident {  // a streamed Extent that holds a place in the ring
+        uint32_t extent;
+        uint64_t ordinal;  // when it will be (or was) touched
+    };
+    struct Flight {  // one read in flight
+        enum Kind : uint8_t { kFree, kSegment, kSmall } kind = kFree;
+        uint8_t attempts = 0;
+        uint32_t extent = 0;
+        uint32_t expected = 0;  // bytes that the file has here
+        uint32_t done = 0;
+        Read read{};
+    };
+    struct Issue {  // an Extent whose segments are being pushed
+        uint32_t extent;
+        uint32_t next_segment;
+    };
+    struct PlanItem {
+        uint64_t ordinal;
+        uint32_t first;
+        uint32_t count;
+        uint64_t end() const { return ordinal + count; }
+    };
+
+    // Inputs of a turn
+    void take_messages() noexcept;
+    void take_wants() noexcept;
+    void take_faults() noexcept;
+    void demand(uint32_t extent, bool faulted) noexcept;
+
+    // Decisions
+    void serve_demands() noexcept;
+    void prefetch() noexcept;
+    bool begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept;
+    bool make_room(uint64_t ordinal, bool demanded) noexcept;
+    bool evict_consumed() noexcept;
+    bool drop_farthest(uint64_t than) noexcept;
+    uint64_t next_use(uint32_t extent) const noexcept;
+    uint64_t least_position() const noexcept;
+    uint64_t wake_position() const noexcept;
+
+    // Reads
+    void pump() noexcept;
+    bool push_read(const Read& read, uint32_t expected, Flight::Kind kind, uint32_t extent) noexcept;
+    void finish_read(const ReadDone& done) noexcept;
+    void install(uint32_t extent) noexcept;
+    void evict(uint32_t extent) noexcept;
+    void retry_installs() noexcept;
+
+    void set_state(uint32_t extent, ExtentState state) noexcept;
+    ExtentState state(uint32_t extent) const noexcept {
+        return static_cast<ExtentState>(shared_->states[extent].load(std::memory_order_relaxed));
+    }
+    std::byte* slot(uint32_t extent) const noexcept { return region_.base() + size_t{extent} * layout_.extent_bytes; }
+    void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
+
+    const File& file_;
+    const Layout layout_;
+    PagerShared* const shared_;
+    std::function<void(const char*)> on_unanswerable_;
+    bool copies_ = false;  // install by copy
+    Uffd uffd_;  // closes after queue, pool and Region are gone: whoever still slept in a fault would read zeros
+    Residency residency_;
+    Mapping region_;
+    std::unique_ptr<FramePool> pool_;
+    std::unique_ptr<ReadQueue> queue_;
+
+    // Page table: per Extent
+    std::vector<uint32_t> frame_of_;          // the frame it is read into, or (by move) lives in
+    std::vector<uint32_t> segments_left_;     // of the read under way
+    std::vector<uint8_t> demanded_;           // in demands_ or read on demand
+    std::vector<uint8_t> faulted_;            // a thread sleeps in a fault on it
+    std::vector<uint64_t> fault_since_ns_;
+
+    std::vector<uint32_t> free_frames_;       // below next_fresh_
+    size_t next_fresh_ = 0;                   // frames from here on were never used
+    std::vector<Resident> ring_;              // streamed Extents, reading or present
+    size_t ring_cap_ = 0;
+    std::vector<PlanItem> plan_;              // fixed capacity, oldest first
+    uint64_t cursor_ = 0;                     // next ordinal to prefetch
+    bool starved_ = false;                    // prefetch or a demand waits for a frame
+    std::vector<uint32_t> demands_;
+    std::vector<Issue> issues_;               // demands first
+    std::vector<Flight> flights_;
+    std::vector<uint32_t> free_flights_;
+    std::vector<Message> small_reads_;        // waiting for a flight
+    std::vector<uint32_t> retries_;           // read, but a page of the frame was still held
+    size_t reading_ = 0;                      // Extents being read
+    size_t frames_in_use_ = 0;
+    uint64_t seen_mail_ = 0;
+};
+
+}  // namespace weir::pager

@@ -1,0 +1,58 @@
+// What the pager thread shares with the decode team: atomics only, since the ordering fault → handler → wake is none that
+// the language (or ThreadSanitizer) knows. Private to the pager's room.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pager/message_queue.h"
+
+namespace weir::pager {
+
+enum ExtentState : uint32_t { kAbsent = 0, kReading = 1, kPresent = 2, kFailed = 3 };
+
+// Set in small_done to wake a leader that waits for small reads which will not come.
+constexpr uint32_t kSmallReadsFailed = 1u << 31;
+
+struct alignas(64) WorkerSlot {
+    std::atomic<uint64_t> position{0};  // ordinal; written by the worker
+    std::atomic<uint32_t> wanted{0};    // Extent + 1 that the worker waits for at a gate; taken by the pager
+    std::atomic<uint64_t> waits{0};
+    std::atomic<uint64_t> wait_ns{0};
+};
+
+struct Counters {
+    std::atomic<uint64_t> bytes_read{0}, reads{0}, faults{0}, fault_ns{0}, installs{0}, evictions{0}, dropped{0},
+        busy_retries{0}, lost_plans{0};
+    std::atomic<size_t> peak_frames{0};
+};
+
+struct PagerShared {
+    PagerShared(size_t n_extents, size_t n_workers)
+        : states(std::make_unique<std::atomic<uint32_t>[]>(n_extents)), n_extents(n_extents), workers(n_workers) {}
+
+    std::unique_ptr<std::atomic<uint32_t>[]> states;  // ExtentState; release by the pager, acquire at gates
+    size_t n_extents;
+    std::vector<WorkerSlot> workers;
+    MessageQueue messages;
+
+    // The sleeping pager's wake-up. Both sides are sequentially consistent: the pager sets `sleeping` and then looks for
+    // mail and positions once more; the others change mail or position and then look at `sleeping`. One of the two sees
+    // the other.
+    std::atomic<bool> sleeping{false};
+    std::atomic<uint64_t> wake_at{UINT64_MAX};  // a Position at which a frame comes free
+    std::atomic<uint64_t> mail{0};              // counts messages, wants, stop, populated frames
+    int event_fd = -1;
+
+    std::atomic<int> started{0};          // 1 once the thread serves, -errno where it could not begin
+    std::atomic<uint32_t> small_done{0};  // small reads finished, since the start; kSmallReadsFailed after a failure
+    std::atomic<bool> failed{false};      // release after the text is written
+    char failure_text[512] = {};
+    std::atomic<bool> stop{false};
+    Counters counters;
+};
+
+}  // namespace weir::pager

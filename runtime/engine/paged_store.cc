@@ -1,0 +1,194 @@
+#include "runtime/engine/paged_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "pager/check.h"
+#include "pager/mapping.h"
+#include "pager/pager.h"
+#include "pager/residency_policy.h"
+#include "pager/system.h"
+#include "runtime/engine/store_base.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+// Embedding rows read at once: enough for the drive to work in parallel on a prompt, little enough to cost no budget.
+constexpr size_t kRowsAtOnce = 64;
+
+pager::InstallRung install_rung(const std::string& name) {
+    if (name == "auto") return pager::InstallRung::kAuto;
+    if (name == "move") return pager::InstallRung::kMove;
+    if (name == "copy") return pager::InstallRung::kCopy;
+    throw UsageError("--install " + name + ": unknown; use auto, move or copy");
+}
+
+pager::ReaderRung reader_rung(const std::string& name) {
+    if (name == "auto") return pager::ReaderRung::kAuto;
+    if (name == "io_uring") return pager::ReaderRung::kIoUring;
+    if (name == "pread") return pager::ReaderRung::kPread;
+    throw UsageError("--reader " + name + ": unknown; use auto, io_uring or pread");
+}
+
+// A decode thread sleeps in a fault on weights that cannot be read any more: nothing can wake it with an error, so the
+// process ends here, with the reason.
+[[noreturn]] void end_process(const char* text) {
+    std::fprintf(stderr, "weir: %s\n", text);
+    std::fflush(stderr);
+    ::_exit(1);
+}
+
+std::string mib(uint64_t bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+    return text;
+}
+
+class PagedStore : public StoreBase {
+  public:
+    PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
+        : StoreBase(file, config, options) {
+        const size_t page = file_.granule();
+        const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : page;
+        extent_bytes_ = pager::choose_extent_bytes(options.frame_bytes, page, pmd);
+        frames_ = options.frame_bytes / extent_bytes_;
+        n_extents_ = (map_.image_bytes + extent_bytes_ - 1) / extent_bytes_;
+        frames_ = std::min(frames_, n_extents_ + kSpareFrames);
+        const size_t least = pager::least_frames(options.workers) + kSpareFrames;
+        if (frames_ < n_extents_ + kSpareFrames && frames_ < least) {
+            throw UsageError("the budget leaves " + mib(options.frame_bytes) + " for weights, and " +
+                             std::to_string(options.workers) + " threads need at least " + mib(least * extent_bytes_) +
+                             "; raise --ram or --weights-ram, or use fewer threads");
+        }
+        std::vector<pager::ImageRange> ranges;
+        for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
+        pager::Layout layout = pager::cut_layout(ranges, extent_bytes_);
+        CHECK(layout.n_extents() == n_extents_);
+        extent_used_.reserve(n_extents_);
+        for (size_t e = 0; e < n_extents_; ++e) {
+            uint64_t used = 0;
+            for (const pager::Segment& s : layout.extent(e)) used += s.bytes;
+            extent_used_.push_back(used);
+        }
+
+        pager::PagerOptions o;
+        o.workers = options.workers;
+        o.frames = frames_;
+        o.gates = options.gates;
+        o.install = install_rung(options.install);
+        o.reader = reader_rung(options.reader);
+        o.on_unanswerable = end_process;
+        try {
+            pager_ = pager::Pager::start(file_, std::move(layout), std::move(o));
+        } catch (const std::runtime_error& e) {
+            throw Error(e.what());
+        }
+        bind_by_place(pager_->region());
+        row_slot_ = pager::align_up(row_bytes(), page) + page;
+        row_buffer_ = pager::Mapping(kRowsAtOnce * row_slot_, page, false, "embedding rows");
+    }
+
+    void begin_pass(bool with_head, bool next_follows) override {
+        check_unchanged();
+        announce(pass_, with_head);
+        if (next_follows) announce(pass_ + 1, with_head);
+    }
+
+    void end_pass() override {
+        ++pass_;
+        announced_[0] = announced_[1];
+        announced_[1] = 0;
+        for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, pass_ * n_extents_);
+        throw_if_failed();
+    }
+
+    void embedding_rows(std::span<const int32_t> ids, float* out) override {
+        const size_t page = file_.granule();
+        for (size_t done = 0; done < ids.size(); done += kRowsAtOnce) {
+            const size_t n = std::min(kRowsAtOnce, ids.size() - done);
+            pager::SmallRead reads[kRowsAtOnce];
+            for (size_t i = 0; i < n; ++i) {
+                const uint64_t offset = embedding_offset(ids[done + i]);
+                const uint64_t begin = pager::align_down(offset, page);
+                const uint64_t end = pager::align_up(offset + row_bytes(), page);
+                reads[i] = {begin, static_cast<uint32_t>(end - begin), row_buffer_.base() + i * row_slot_};
+            }
+            if (!pager_->read_small({reads, n})) throw_if_failed();
+            for (size_t i = 0; i < n; ++i) {
+                const uint64_t offset = embedding_offset(ids[done + i]);
+                scalar_->dequantize(map_.embedding->type, reads[i].into + (offset - reads[i].file_offset),
+                                    out + (done + i) * config_.dim, config_.dim);
+            }
+        }
+    }
+
+    size_t extent_bytes() const override { return extent_bytes_; }
+
+    bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept override {
+        return pager_->acquire(worker, place / extent_bytes_, (place + bytes - 1) / extent_bytes_);
+    }
+
+    void release(size_t worker, uint64_t place) noexcept override {
+        pager_->publish(worker, pass_ * n_extents_ + place / extent_bytes_);
+    }
+
+    StoreStats stats() const override {
+        const pager::PagerStats p = pager_->stats();
+        StoreStats s;
+        s.mode = PagingMode::kUffd;
+        s.weights_bytes = map_.weights_bytes;
+        s.pass_bytes = map_.image_bytes + (config_.tied_head ? 0 : row_bytes());
+        for (size_t e = 0; e < n_extents_; ++e)
+            if (pager_->pinned(e)) s.resident_bytes += extent_used_[e];
+        s.ring_bytes = p.ring_frames * extent_bytes_;
+        s.frame_bytes = frames_ * extent_bytes_;
+        s.extent_bytes = extent_bytes_;
+        s.bytes_read = p.bytes_read;
+        s.faults = p.faults;
+        s.waits = p.waits;
+        s.stall_us = p.stall_us;
+        s.rungs = pager_->rungs();
+        return s;
+    }
+
+  private:
+    // Staging that install by copy needs beyond what the walk holds.
+    static constexpr size_t kSpareFrames = 2;
+
+    // Tells the pager which Extents a pass will touch; what was announced already is not said twice.
+    void announce(uint64_t pass, bool with_head) {
+        size_t& announced = announced_[pass - pass_];
+        const size_t until =
+            with_head ? n_extents_ : (map_.head_place + extent_bytes_ - 1) / extent_bytes_;
+        if (until <= announced) return;
+        pager_->plan(pass * n_extents_ + announced, announced, until - announced);
+        announced = until;
+    }
+
+    void throw_if_failed() const {
+        if (pager_->failed()) throw Error(pager_->failure());
+    }
+
+    size_t extent_bytes_ = 0;
+    size_t frames_ = 0;
+    size_t n_extents_ = 0;
+    std::vector<uint64_t> extent_used_;
+    std::unique_ptr<pager::Pager> pager_;
+    pager::Mapping row_buffer_;
+    size_t row_slot_ = 0;
+    uint64_t pass_ = 0;
+    size_t announced_[2] = {0, 0};  // Extents announced of this pass and of the next
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStore> open_paged_store(const GgufFile& file, const ModelConfig& config,
+                                              const StoreOptions& options) {
+    return std::make_unique<PagedStore>(file, config, options);
+}
+
+}  // namespace weir

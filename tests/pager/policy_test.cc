@@ -1,0 +1,97 @@
+// The pure parts: cutting the image, choosing what stays.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "pager/layout.h"
+#include "pager/residency_policy.h"
+
+namespace weir::pager {
+namespace {
+
+TEST(Layout, SegmentsFillEverySlotInOrder) {
+    const std::vector<ImageRange> ranges = {{0, 8192, 12288}, {12288, 40960, 4096}, {16384, 0, 8192}};
+    const Layout layout = cut_layout(ranges, 8192);
+    ASSERT_EQ(layout.n_extents(), 3u);
+    ASSERT_EQ(layout.extent(0).size(), 1u);
+    ASSERT_EQ(layout.extent(1).size(), 2u);
+    EXPECT_EQ(layout.extent(0)[0].file_offset, 8192u);
+    EXPECT_EQ(layout.extent(1)[0].file_offset, 16384u);
+    EXPECT_EQ(layout.extent(1)[0].bytes, 4096u);
+    EXPECT_EQ(layout.extent(1)[1].file_offset, 40960u);
+    EXPECT_EQ(layout.extent(1)[1].slot_offset, 4096u);
+    EXPECT_EQ(layout.extent(2)[0].file_offset, 0u);
+}
+
+TEST(Layout, RandomImagesKeepEveryByteOnce) {
+    const unsigned seed = std::random_device{}();
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    for (int round = 0; round < 100; ++round) {
+        std::vector<ImageRange> ranges;
+        uint64_t place = 0;
+        const size_t n = 1 + random() % 20;
+        for (size_t i = 0; i < n; ++i) {
+            const uint64_t bytes = (1 + random() % 50) * 4096;
+            ranges.push_back({place, (random() % 1000) * 4096, bytes});
+            place += bytes;
+        }
+        const size_t extent = size_t{4096} << (random() % 6);
+        const Layout layout = cut_layout(ranges, extent);
+        ASSERT_EQ(layout.n_extents(), (place + extent - 1) / extent);
+        uint64_t at = 0;
+        size_t range = 0;
+        for (size_t e = 0; e < layout.n_extents(); ++e) {
+            for (const Segment& s : layout.extent(e)) {
+                ASSERT_EQ(e * extent + s.slot_offset, at);
+                while (at >= ranges[range].place + ranges[range].bytes) ++range;
+                ASSERT_EQ(s.file_offset, ranges[range].file_offset + (at - ranges[range].place));
+                at += s.bytes;
+            }
+        }
+        ASSERT_EQ(at, place);
+    }
+}
+
+TEST(ExtentSize, IsTheLargestPowerOfTwoThatLeavesEightFrames) {
+    constexpr size_t kPage = 4096, kPmd = 2 << 20;
+    EXPECT_EQ(choose_extent_bytes(uint64_t{1} << 30, kPage, kPmd), kPmd);
+    EXPECT_EQ(choose_extent_bytes(16 << 20, kPage, kPmd), kPmd);
+    EXPECT_EQ(choose_extent_bytes((16 << 20) - 1, kPage, kPmd), kPmd / 2);
+    EXPECT_EQ(choose_extent_bytes(260 << 10, kPage, kPmd), size_t{32} << 10);
+    EXPECT_EQ(choose_extent_bytes(1, kPage, kPmd), kPage);
+    EXPECT_EQ(choose_extent_bytes(uint64_t{1} << 40, 65536, size_t{512} << 20), size_t{512} << 20);
+    EXPECT_EQ(choose_extent_bytes(100, 16384, 32 << 20), 16384u);
+}
+
+TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
+    for (const size_t workers : {1, 2, 4, 8}) {
+        for (const bool copies : {false, true}) {
+            for (size_t n = 1; n < 2000; n = n * 3 / 2 + 1) {
+                for (size_t frames = least_frames(workers) + 2; frames <= n + 4; frames += 1 + n / 37) {
+                    const Residency r = choose_residency(n, frames, workers, copies);
+                    size_t pinned = 0;
+                    for (const bool p : r.pinned) pinned += p;
+                    ASSERT_EQ(pinned, r.n_pinned);
+                    ASSERT_LE(r.n_pinned + r.ring, frames);
+                    if (r.n_pinned == n) continue;
+                    ASSERT_EQ(r.n_pinned + r.ring, frames);
+                    // The design's bound on the ring: at most max(8 Extents, 3 %), unless the workers need more.
+                    ASSERT_LE(r.ring, std::max({size_t{8}, n * 3 / 100, least_frames(workers) + 2}));
+                    ASSERT_GE(r.ring - r.staging, least_frames(workers));
+                    // Evenly spread: any window of the walk streams its share, give or take one.
+                    const size_t streamed = n - r.n_pinned;
+                    size_t seen = 0;
+                    for (size_t e = 0; e < n; ++e) {
+                        seen += !r.pinned[e];
+                        ASSERT_LE(seen * n, (e + 1) * streamed + n);
+                        ASSERT_GE(seen * n + n, (e + 1) * streamed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace weir::pager
