@@ -276,10 +276,12 @@ bool PagerLoop::evict_consumed() noexcept {
     return true;
 }
 
+// Gives up the present Extent whose use is farthest away, no nearer than `than`. Extents that nobody planned all count as
+// used now: among equals the one that came first goes, so that workers without a plan always get on.
 bool PagerLoop::drop_farthest(uint64_t than) noexcept {
     size_t farthest = ring_.size();
     for (size_t i = 0; i < ring_.size(); ++i) {
-        if (ring_[i].ordinal <= than || state(ring_[i].extent) != kPresent) continue;
+        if (ring_[i].ordinal < than || state(ring_[i].extent) != kPresent) continue;
         if (farthest == ring_.size() || ring_[i].ordinal > ring_[farthest].ordinal) farthest = i;
     }
     if (farthest == ring_.size()) return false;

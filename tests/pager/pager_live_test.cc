@@ -197,6 +197,16 @@ TEST_F(PagerPlans, AWrongPlanIsOverruledByDemands) {
     }
 }
 
+TEST_F(PagerPlans, AWorkerWithoutAPlanIsNotHeldUpByOneThatStandsStill) {
+    WEIR_NEEDS_UFFD();
+    open(9, 2, true);
+    for (size_t e = 0; e < 64; ++e) {  // worker 0 stays at 0 all the while
+        ASSERT_TRUE(pager_->acquire(1, e, e));
+        pager_->publish(1, e + 1);
+    }
+    EXPECT_LE(pager_->stats().peak_frames, 9u);
+}
+
 TEST_F(PagerPlans, SmallReadsComeWhileThePagerStreams) {
     WEIR_NEEDS_UFFD();
     open(9, 1, true);
