@@ -1,0 +1,119 @@
+// Limits of memory from a made-up /proc and /sys, and how a budget is divided.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/engine/budget.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr uint64_t kMiB = 1 << 20;
+
+class FakeSystem : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        std::string name = (fs::temp_directory_path() / "weir-limits-XXXXXX").string();
+        ASSERT_NE(::mkdtemp(name.data()), nullptr);
+        root_ = name;
+        put("proc/meminfo", "MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:   6000000 kB\n");
+    }
+    void TearDown() override { fs::remove_all(root_); }
+    void put(const std::string& path, const std::string& text) {
+        fs::create_directories((root_ / path).parent_path());
+        std::ofstream(root_ / path) << text;
+    }
+    fs::path root_;
+};
+
+TEST_F(FakeSystem, NoCgroupMeansTheMachine) {
+    const MemoryLimits m = read_memory_limits(root_);
+    EXPECT_EQ(m.whole(), uint64_t{8000000} * 1024);
+    EXPECT_EQ(m.sensible(), uint64_t{6000000} * 1024 / 5 * 4);
+}
+
+TEST_F(FakeSystem, TheTightestV2LevelCounts) {
+    put("proc/self/cgroup", "0::/a/b/c\n");
+    put("sys/fs/cgroup/a/b/c/memory.max", "max\n");
+    put("sys/fs/cgroup/a/b/memory.max", "3000000000\n");
+    put("sys/fs/cgroup/a/memory.max", "2000000000\n");
+    put("sys/fs/cgroup/a/b/memory.high", "1500000000\n");
+    const MemoryLimits m = read_memory_limits(root_);
+    EXPECT_EQ(m.cgroup, 1500000000u);
+    EXPECT_NE(m.cgroup_name.find("a/b"), std::string::npos);
+}
+
+TEST_F(FakeSystem, TheTightestV1LevelCountsAndNoLimitIsNone) {
+    put("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n");
+    put("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "1000000000\n");
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    EXPECT_EQ(read_memory_limits(root_).cgroup, 1000000000u);
+}
+
+TEST_F(FakeSystem, AContainerSeesItsOwnGroupAsTheTop) {
+    put("proc/self/cgroup", "0::/../../elsewhere\n");
+    put("sys/fs/cgroup/memory.max", "700000000\n");
+    EXPECT_EQ(read_memory_limits(root_).cgroup, 700000000u);
+}
+
+TEST_F(FakeSystem, NoProcIsAnError) {
+    fs::remove(root_ / "proc/meminfo");
+    EXPECT_THROW(read_memory_limits(root_), Error);
+}
+
+BudgetInput input(PagingMode mode) {
+    BudgetInput in;
+    in.mode = mode;
+    in.limits.total = in.limits.available = 8000 * kMiB;
+    in.base = 20 * kMiB;
+    in.kv_cache = 30 * kMiB;
+    in.activations = 10 * kMiB;
+    in.weights = 900 * kMiB;
+    in.threads = 2;
+    return in;
+}
+
+TEST(Budget, FramesAreWhatIsLeftAndNothingIsSpentTwice) {
+    BudgetInput in = input(PagingMode::kUffd);
+    in.ram = 500 * kMiB;
+    const Budget b = divide_memory(in);
+    EXPECT_LE(b.base + b.kv_cache + b.activations + b.reserve + b.tables + b.frames, b.ram);
+    EXPECT_GT(b.frames, 425 * kMiB);
+}
+
+TEST(Budget, WeightsRamSetsTheFramesAlone) {
+    BudgetInput in = input(PagingMode::kUffd);
+    in.weights_ram = 100 * kMiB;
+    Budget b = divide_memory(in);
+    EXPECT_NEAR(static_cast<double>(b.frames), 100.0 * kMiB, 1.0 * kMiB);
+    in.ram = 150 * kMiB;  // both: the smaller counts
+    b = divide_memory(in);
+    EXPECT_LT(b.frames, 82 * kMiB);
+}
+
+TEST(Budget, TooLittleIsRefusedWithFigures) {
+    BudgetInput in = input(PagingMode::kUffd);
+    in.ram = 50 * kMiB;
+    try {
+        divide_memory(in);
+        FAIL();
+    } catch (const UsageError& e) {
+        EXPECT_NE(std::string(e.what()).find("KV cache 30.0 MiB"), std::string::npos) << e.what();
+    }
+}
+
+TEST(Budget, ResidentMustFit) {
+    BudgetInput in = input(PagingMode::kResident);
+    in.ram = 900 * kMiB;
+    EXPECT_THROW(divide_memory(in), UsageError);
+    in.ram = 1000 * kMiB;
+    EXPECT_NO_THROW(divide_memory(in));
+}
+
+}  // namespace
+}  // namespace weir
