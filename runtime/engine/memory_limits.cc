@@ -67,7 +67,8 @@ MemoryLimits read_memory_limits(const fs::path& root) {
         const size_t first = line.find(':');
         const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
         if (second == std::string::npos) continue;
-        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+        std::string controllers = ",";
+        controllers.append(line, first + 1, second - first - 1).push_back(',');
         const std::string path = line.substr(second + 1);
         if (controllers == ",,") {
             for (const char* top : {"sys/fs/cgroup", "sys/fs/cgroup/unified"})
