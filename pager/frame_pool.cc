@@ -61,7 +61,6 @@ void FramePool::populate(const std::stop_token& stop) {
         populated_.store(done, std::memory_order_release);  // acquire in populated()
         on_progress_();
     }
-    if (!stop.stop_requested()) huge_bytes_.store(anon_huge_bytes(mapping_.base(), mapping_.bytes()), std::memory_order_relaxed);
 }
 
 }  // namespace weir::pager

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "pager/mapping.h"
+#include "pager/system.h"
 #include "pager/uffd.h"
 
 namespace weir::pager {
@@ -37,8 +38,8 @@ class FramePool {
     size_t populated() const noexcept { return populated_.load(std::memory_order_acquire); }
     // 0, or the errno with which populating ended before the last frame.
     int error() const noexcept { return error_.load(std::memory_order_acquire); }
-    // Bytes that were found as huge pages once all frames were populated.
-    uint64_t huge_bytes() const noexcept { return huge_bytes_.load(std::memory_order_relaxed); }
+    // Bytes of the frames that huge pages back at this moment, by smaps: milliseconds.
+    uint64_t huge_bytes() const noexcept { return anon_huge_bytes(mapping_.base(), mapping_.bytes()); }
 
   private:
     void populate(const std::stop_token& stop);
@@ -50,7 +51,6 @@ class FramePool {
     Mapping mapping_;
     std::atomic<size_t> populated_{0};
     std::atomic<int> error_{0};
-    std::atomic<uint64_t> huge_bytes_{0};
     std::jthread thread_;
 };
 

@@ -140,6 +140,8 @@ void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
         kick();
 }
 
+uint64_t Pager::huge_bytes() const { return loop_->huge_bytes(); }
+
 bool Pager::failed() const noexcept { return shared_->failed.load(std::memory_order_acquire); }
 std::string Pager::failure() const { return failed() ? shared_->failure_text : ""; }
 
@@ -164,7 +166,6 @@ PagerStats Pager::stats() const {
     s.stall_us = (slowest_ns + c.fault_ns.load(relaxed)) / 1000;
     s.pinned_extents = loop_->residency().n_pinned;
     s.ring_frames = loop_->residency().ring;
-    s.huge_bytes = loop_->huge_bytes();
     return s;
 }
 

@@ -63,7 +63,6 @@ struct PagerStats {
     size_t pinned_extents = 0;
     size_t ring_frames = 0;
     size_t peak_frames = 0;     // frames in use at most
-    uint64_t huge_bytes = 0;    // of the frames, backed by huge pages
 };
 
 // One read past the Extents, aligned to the file's granule in all three.
@@ -105,6 +104,8 @@ class Pager {
     bool failed() const noexcept;
     std::string failure() const;
     PagerStats stats() const;
+    // Bytes of frames, wherever they are, that huge pages back at this moment, by smaps: takes milliseconds.
+    uint64_t huge_bytes() const;
 
   private:
     Pager();

@@ -17,6 +17,7 @@
 #include "pager/pager_shared.h"
 #include "pager/read_queue.h"
 #include "pager/residency_policy.h"
+#include "pager/system.h"
 #include "pager/uffd.h"
 
 namespace weir::pager {
@@ -31,7 +32,7 @@ class PagerLoop {
     const std::byte* region() const { return region_.base(); }
     const Residency& residency() const { return residency_; }
     std::string rungs() const;
-    uint64_t huge_bytes() const { return pool_->huge_bytes(); }
+    uint64_t huge_bytes() const { return pool_->huge_bytes() + anon_huge_bytes(region_.base(), region_.bytes()); }
 
   private:
     static constexpr uint32_t kNoFrame = UINT32_MAX;
