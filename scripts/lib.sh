@@ -35,7 +35,7 @@ apt_get() {
 # install_packages NAME...: installs what is missing and nothing else; silent and offline where all is there. The lists
 # are only refreshed where they do not know a package, or name a version that the mirror no longer has.
 install_packages() {
-    local missing known apt_log why
+    local missing apt_log why
     if ! command -v dpkg-query >/dev/null; then
         say "not a Debian: the packages are taken to be here ($*)"
         return 0
@@ -48,8 +48,8 @@ install_packages() {
     say "installing by apt-get: ${missing[*]}"
     if ((EUID != 0)); then sudo -v || die "sudo was refused; missing packages: ${missing[*]}"; fi
     apt_log=$(mktemp)
-    known=$(apt-cache policy "${missing[@]}" 2>/dev/null | grep -c '^  Candidate: [^(]' || true)
-    if ((known < ${#missing[@]})) || ! apt_get install --no-install-recommends "${missing[@]}"; then
+    if ! apt-get -qq --simulate install "${missing[@]}" >/dev/null 2>&1 ||
+        ! apt_get install --no-install-recommends "${missing[@]}"; then
         apt_get update && apt_get install --no-install-recommends "${missing[@]}" || {
             why=$(grep -m 1 '^E: ' "$apt_log" || tail -n 1 "$apt_log")
             rm -f "$apt_log"
