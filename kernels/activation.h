@@ -1,9 +1,11 @@
-// How quantize() packs an activation row for the integer forms: structures of 256 elements, the last one padded
-// with zeros, so that kernels always take whole ones. One form for all instruction sets, equal to the bit.
+// How quantize() packs an activation row for the integer forms: structures of 256 elements, the last one
+// padded with zeros, so that kernels always take whole ones. One form for all instruction sets, equal to the
+// bit.
 //
-// The order of the elements serves the AVX2 kernels. Cells of 32 elements b and b + 4 share vectors of 32 bytes,
-// because that is how the nibbles of both halves of a K block, and of two 32-element blocks, come out of a register;
-// eight block sums then fall out of three horizontal adds in the order of their cells. Internal to kernels/.
+// The order of the elements serves the AVX2 kernels. Cells of 32 elements b and b + 4 share vectors of 32
+// bytes, because that is how the nibbles of both halves of a K block, and of two 32-element blocks, come out
+// of a register; eight block sums then fall out of three horizontal adds in the order of their cells.
+// Internal to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +15,8 @@
 
 namespace weir::kernels {
 
-// Entry b of an array belongs to cell b. sum[b] = scale[b] * (sum of the cell's codes): what a weight's min is
-// multiplied with; low and high for elements 0 to 15 and 16 to 31 of the cell.
+// Entry b of an array belongs to cell b. sum[b] = scale[b] * (sum of the cell's codes): what a weight's min
+// is multiplied with; low and high for elements 0 to 15 and 16 to 31 of the cell.
 struct Int8Super {
     float scale[kCellsPerSuper];
     float sum[kCellsPerSuper];
@@ -36,8 +38,8 @@ static_assert(sizeof(Int8Super) == 384 && sizeof(Int16Super) == 640);
 constexpr float kInt8Max = 127.0f;
 constexpr float kInt16Max = 32767.0f;
 
-// A cell whose largest magnitude is below this is packed as zeros: its scale, or the scale's reciprocal, would leave
-// the range of normal floats.
+// A cell whose largest magnitude is below this is packed as zeros: its scale, or the scale's reciprocal,
+// would leave the range of normal floats.
 constexpr float kSmallestMagnitude = 0x1p-100f;
 
 // Where element i (0 to 31) of cell b (0 to 7) lies in codes.

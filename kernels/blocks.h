@@ -1,9 +1,9 @@
 // The layouts of quantised weight blocks, as they lie in GGUF files. Bytes only, so that every structure has
 // alignment 1 and may be laid over any address; 16-bit floats are IEEE half, little endian.
 //
-// A code is an unsigned integer q; a weight is scale * q + min. The 32-element types have one scale for the block,
-// the 256-element ("K") types small integer scales for groups of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K).
-// Internal to kernels/. Source: the GGML quantisation formats as documented with GGUF.
+// A code is an unsigned integer q; a weight is scale * q + min. The 32-element types have one scale for the
+// block, the 256-element ("K") types small integer scales for groups of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K,
+// Q6_K). Internal to kernels/. Source: the GGML quantisation formats as documented with GGUF.
 #pragma once
 
 #include <cstddef>
@@ -67,8 +67,8 @@ struct BlockQ3_K {
     uint8_t d[2];
 };
 
-// Group g of 32 has a 6-bit scale and a 6-bit min, see q4_k_scale(). Byte 32 * c + l of qs holds element 64 * c + l
-// in its low nibble and element 64 * c + 32 + l in its high one. Weight d * scale * q - dmin * min.
+// Group g of 32 has a 6-bit scale and a 6-bit min, see q4_k_scale(). Byte 32 * c + l of qs holds element 64 *
+// c + l in its low nibble and element 64 * c + 32 + l in its high one. Weight d * scale * q - dmin * min.
 struct BlockQ4_K {
     uint8_t d[2];
     uint8_t dmin[2];
@@ -85,8 +85,8 @@ struct BlockQ5_K {
     uint8_t qs[128];
 };
 
-// Group g of 16 has the signed scale scales[g]. For element e = 128 * n + 32 * j + l: the low four bits are the
-// nibble j / 2 of ql[64 * n + 32 * (j % 2) + l], the upper two bits 2 * j and up of qh[32 * n + l].
+// Group g of 16 has the signed scale scales[g]. For element e = 128 * n + 32 * j + l: the low four bits are
+// the nibble j / 2 of ql[64 * n + 32 * (j % 2) + l], the upper two bits 2 * j and up of qh[32 * n + l].
 // Weight d * scale * (q - 32).
 struct BlockQ6_K {
     uint8_t ql[128];
@@ -100,7 +100,8 @@ static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(Block
 static_assert(sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176);
 static_assert(sizeof(BlockQ6_K) == 210 && alignof(BlockQ6_K) == 1);
 
-// Scale of group g (0 to 15) of Q3_K, 0 to 63: four low bits in the first eight bytes, two high bits in the last four.
+// Scale of group g (0 to 15) of Q3_K, 0 to 63: four low bits in the first eight bytes, two high bits in the
+// last four.
 static inline uint32_t q3_k_scale(const uint8_t scales[12], size_t g) {
     const uint32_t low = g < 8 ? scales[g] & 15u : scales[g - 8] >> 4u;
     return low | ((scales[8 + g % 4] >> (2 * (g / 4)) & 3u) << 4);

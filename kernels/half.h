@@ -27,7 +27,9 @@ static inline float half_to_float(uint16_t h) {
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
-static inline float load_half(const void* p) { return half_to_float(load_u16(p)); }
+static inline float load_half(const void* p) {
+    return half_to_float(load_u16(p));
+}
 
 // Round to nearest even; overflow gives infinity, NaN stays NaN.
 static inline uint16_t float_to_half(float f) {
@@ -37,7 +39,8 @@ static inline uint16_t float_to_half(float f) {
     if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // from 65520 on
     if (magnitude < 0x38800000u) {
-        // Below the smallest normal half: adding 0.5 leaves units of 2^-24 in the low bits, rounded by the adder.
+        // Below the smallest normal half: adding 0.5 leaves units of 2^-24 in the low bits, rounded by the
+        // adder.
         const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
         return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
     }
@@ -45,7 +48,9 @@ static inline uint16_t float_to_half(float f) {
     return static_cast<uint16_t>(sign | (magnitude - 0x38000000u + 0xfffu + odd) >> 13);
 }
 
-static inline float bfloat_to_float(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
+static inline float bfloat_to_float(uint16_t b) {
+    return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
+}
 
 // Round to nearest even; NaN stays NaN.
 static inline uint16_t float_to_bfloat(float f) {

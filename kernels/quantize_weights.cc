@@ -10,7 +10,9 @@
 namespace weir::kernels {
 namespace {
 
-void store_u16(uint8_t* p, uint16_t v) { std::memcpy(p, &v, sizeof v); }
+void store_u16(uint8_t* p, uint16_t v) {
+    std::memcpy(p, &v, sizeof v);
+}
 
 // Stores a scale as half and returns what a reader will see.
 float store_half(uint8_t* p, float v) {
@@ -19,7 +21,9 @@ float store_half(uint8_t* p, float v) {
     return half_to_float(h);
 }
 
-float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
+float inverse_of(float scale) {
+    return scale == 0.0f ? 0.0f : 1.0f / scale;
+}
 
 // Nearest integer within [low, high]; NaN gives low.
 int nearest(float v, int low, int high) {
@@ -102,8 +106,8 @@ void pack_block(const float* x, BlockQ8_0& b) {
     for (size_t i = 0; i < 32; ++i) b.qs[i] = static_cast<uint8_t>(nearest(x[i] * inverse, -127, 127));
 }
 
-// Scales and minima of the groups of a K block that has both, as integers 0 to `top` under d and dmin. A group whose
-// elements are all positive keeps the min 0: the format can only subtract.
+// Scales and minima of the groups of a K block that has both, as integers 0 to `top` under d and dmin. A
+// group whose elements are all positive keeps the min 0: the format can only subtract.
 template <size_t kGroups>
 struct GroupScales {
     uint8_t scale[kGroups];
@@ -132,8 +136,8 @@ struct GroupScales {
     void encode_all(const float* x, int code_top, uint8_t* codes) const {
         constexpr size_t n = kSuperElements / kGroups;
         for (size_t g = 0; g < kGroups; ++g) {
-            encode(x + g * n, n, d * static_cast<float>(scale[g]), -(dmin * static_cast<float>(min[g])), code_top,
-                   codes + g * n);
+            encode(x + g * n, n, d * static_cast<float>(scale[g]), -(dmin * static_cast<float>(min[g])),
+                   code_top, codes + g * n);
         }
     }
 };
@@ -215,7 +219,8 @@ void pack_block(const float* x, BlockQ5_K& b) {
     pack_k_scales(groups, b.scales);
     pack_k_nibbles(codes, b.qs);
     std::memset(b.qh, 0, sizeof b.qh);
-    for (size_t e = 0; e < 256; ++e) b.qh[e % 32] = static_cast<uint8_t>(b.qh[e % 32] | (codes[e] >> 4) << (e / 32));
+    for (size_t e = 0; e < 256; ++e)
+        b.qh[e % 32] = static_cast<uint8_t>(b.qh[e % 32] | (codes[e] >> 4) << (e / 32));
 }
 
 void pack_block(const float* x, BlockQ6_K& b) {
@@ -261,16 +266,26 @@ void quantize_weights(Type type, const float* src, void* dst, size_t n) noexcept
         case Type::kBF16:
             for (size_t i = 0; i < n; ++i) store_u16(out + 2 * i, float_to_bfloat(src[i]));
             return;
-        case Type::kQ4_0: return pack_row<BlockQ4_0, 32>(src, out, n);
-        case Type::kQ4_1: return pack_row<BlockQ4_1, 32>(src, out, n);
-        case Type::kQ5_0: return pack_row<BlockQ5_0, 32>(src, out, n);
-        case Type::kQ5_1: return pack_row<BlockQ5_1, 32>(src, out, n);
-        case Type::kQ8_0: return pack_row<BlockQ8_0, 32>(src, out, n);
-        case Type::kQ2_K: return pack_row<BlockQ2_K, 256>(src, out, n);
-        case Type::kQ3_K: return pack_row<BlockQ3_K, 256>(src, out, n);
-        case Type::kQ4_K: return pack_row<BlockQ4_K, 256>(src, out, n);
-        case Type::kQ5_K: return pack_row<BlockQ5_K, 256>(src, out, n);
-        case Type::kQ6_K: return pack_row<BlockQ6_K, 256>(src, out, n);
+        case Type::kQ4_0:
+            return pack_row<BlockQ4_0, 32>(src, out, n);
+        case Type::kQ4_1:
+            return pack_row<BlockQ4_1, 32>(src, out, n);
+        case Type::kQ5_0:
+            return pack_row<BlockQ5_0, 32>(src, out, n);
+        case Type::kQ5_1:
+            return pack_row<BlockQ5_1, 32>(src, out, n);
+        case Type::kQ8_0:
+            return pack_row<BlockQ8_0, 32>(src, out, n);
+        case Type::kQ2_K:
+            return pack_row<BlockQ2_K, 256>(src, out, n);
+        case Type::kQ3_K:
+            return pack_row<BlockQ3_K, 256>(src, out, n);
+        case Type::kQ4_K:
+            return pack_row<BlockQ4_K, 256>(src, out, n);
+        case Type::kQ5_K:
+            return pack_row<BlockQ5_K, 256>(src, out, n);
+        case Type::kQ6_K:
+            return pack_row<BlockQ6_K, 256>(src, out, n);
     }
 }
 

@@ -1,5 +1,5 @@
-// Float weights into any tensor type, by plain rounding: scales from the extremes of each group, codes to the nearest.
-// For synthetic models and tests; a pure function, any thread. Learned rounding is not its business.
+// Float weights into any tensor type, by plain rounding: scales from the extremes of each group, codes to the
+// nearest. For synthetic models and tests; a pure function, any thread. Learned rounding is not its business.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ void unpack(Type type, const uint8_t* src, size_t n, Cell* cells);
 
 void quantize(Activation a, const float* x, size_t k, void* out);
 void dequantize(Type type, const void* src, float* dst, size_t n);
-void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x, size_t x_stride_bytes,
-            size_t tokens, float* y, size_t y_stride);
+void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x,
+            size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
 
 extern const KernelSet kKernels;
 

@@ -14,8 +14,8 @@
 namespace weir::kernels::scalar {
 namespace {
 
-// The largest magnitude of n floats; infinity or NaN where one of them is. Compared as integers, in which order NaN
-// stands above infinity and is never lost.
+// The largest magnitude of n floats; infinity or NaN where one of them is. Compared as integers, in which
+// order NaN stands above infinity and is never lost.
 float largest_magnitude(const float* x, size_t n) {
     uint32_t largest = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -24,8 +24,12 @@ float largest_magnitude(const float* x, size_t n) {
     return std::bit_cast<float>(largest);
 }
 
-size_t place(int8_t, size_t b, size_t i) { return int8_place(b, i); }
-size_t place(int16_t, size_t b, size_t i) { return int16_place(b, i); }
+size_t place(int8_t, size_t b, size_t i) {
+    return int8_place(b, i);
+}
+size_t place(int16_t, size_t b, size_t i) {
+    return int16_place(b, i);
+}
 
 // One cell of 32 elements; `out` comes zeroed.
 template <class Super, class Code>
@@ -72,7 +76,8 @@ double dot_cell(const Cell& cell, const Super& x, size_t b) {
     for (size_t i = 0; i < kCellElements; ++i) {
         sums[i / 16] += int32_t{cell.code[i]} * int32_t{x.codes[place(Code{}, b, i)]};
     }
-    const double products = static_cast<double>(cell.scale[0]) * sums[0] + static_cast<double>(cell.scale[1]) * sums[1];
+    const double products =
+        static_cast<double>(cell.scale[0]) * sums[0] + static_cast<double>(cell.scale[1]) * sums[1];
     return products * static_cast<double>(x.scale[b]) +
            static_cast<double>(cell.min[0]) * static_cast<double>(x.sum_low[b]) +
            static_cast<double>(cell.min[1]) * static_cast<double>(x.sum_high[b]);
@@ -108,7 +113,8 @@ void matmul_floats(Type type, const uint8_t* w, size_t k, const char* x, size_t 
         for (size_t t = 0; t < tokens; ++t) {
             float values[kSuperElements];
             std::memcpy(values, x + t * x_stride_bytes + first * sizeof(float), n * sizeof(float));
-            for (size_t i = 0; i < n; ++i) sums[t] += static_cast<double>(weights[i]) * static_cast<double>(values[i]);
+            for (size_t i = 0; i < n; ++i)
+                sums[t] += static_cast<double>(weights[i]) * static_cast<double>(values[i]);
         }
     }
     for (size_t t = 0; t < tokens; ++t) y[t * y_stride] = static_cast<float>(sums[t]);
@@ -121,8 +127,10 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
         case Activation::kF32:
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
-        case Activation::kInt8: return pack<Int8Super, int8_t>(x, k, kInt8Max, static_cast<char*>(out));
-        case Activation::kInt16: return pack<Int16Super, int16_t>(x, k, kInt16Max, static_cast<char*>(out));
+        case Activation::kInt8:
+            return pack<Int8Super, int8_t>(x, k, kInt8Max, static_cast<char*>(out));
+        case Activation::kInt16:
+            return pack<Int16Super, int16_t>(x, k, kInt16Max, static_cast<char*>(out));
     }
 }
 
@@ -138,7 +146,8 @@ void dequantize(Type type, const void* src, float* dst, size_t n) {
         case Type::kBF16:
             for (size_t i = 0; i < n; ++i) dst[i] = bfloat_to_float(load_u16(bytes + 2 * i));
             return;
-        default: break;
+        default:
+            break;
     }
     for (size_t first = 0; first < n; first += kSuperElements) {
         const size_t count = std::min(kSuperElements, n - first);
@@ -152,8 +161,8 @@ void dequantize(Type type, const void* src, float* dst, size_t n) {
     }
 }
 
-void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x, size_t x_stride_bytes,
-            size_t tokens, float* y, size_t y_stride) {
+void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x,
+            size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride) {
     const size_t bytes = row_bytes(type, k);
     for (size_t r = 0; r < rows; ++r) {
         const auto* row = static_cast<const uint8_t*>(w) + r * bytes;
@@ -166,10 +175,12 @@ void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const
                     matmul_floats(type, row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
                 case Activation::kInt8:
-                    matmul_codes<Int8Super, int8_t>(type, row, k, group, x_stride_bytes, count, out, y_stride);
+                    matmul_codes<Int8Super, int8_t>(type, row, k, group, x_stride_bytes, count, out,
+                                                    y_stride);
                     break;
                 case Activation::kInt16:
-                    matmul_codes<Int16Super, int16_t>(type, row, k, group, x_stride_bytes, count, out, y_stride);
+                    matmul_codes<Int16Super, int16_t>(type, row, k, group, x_stride_bytes, count, out,
+                                                      y_stride);
                     break;
             }
         }

@@ -32,7 +32,8 @@ float dot_f32(const float* a, const float* b, size_t n) {
 
 float dot_f16(const float* a, const uint16_t* b, size_t n) {
     double sum = 0.0;
-    for (size_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(half_to_float(b[i]));
+    for (size_t i = 0; i < n; ++i)
+        sum += static_cast<double>(a[i]) * static_cast<double>(half_to_float(b[i]));
     return static_cast<float>(sum);
 }
 

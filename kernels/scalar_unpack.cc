@@ -29,7 +29,9 @@ void unpack_block(const BlockQ4_1& b, Cell* cell) {
     }
 }
 
-int fifth_bit(const uint8_t qh[4], size_t i) { return (qh[i / 8] >> (i % 8) & 1) << 4; }
+int fifth_bit(const uint8_t qh[4], size_t i) {
+    return (qh[i / 8] >> (i % 8) & 1) << 4;
+}
 
 void unpack_block(const BlockQ5_0& b, Cell* cell) {
     set_scales(*cell, load_half(b.d), 0.0f);
@@ -135,19 +137,30 @@ void unpack_row(const uint8_t* src, size_t n, Cell* cells) {
 
 void unpack(Type type, const uint8_t* src, size_t n, Cell* cells) {
     switch (type) {
-        case Type::kQ4_0: return unpack_row<BlockQ4_0, 32>(src, n, cells);
-        case Type::kQ4_1: return unpack_row<BlockQ4_1, 32>(src, n, cells);
-        case Type::kQ5_0: return unpack_row<BlockQ5_0, 32>(src, n, cells);
-        case Type::kQ5_1: return unpack_row<BlockQ5_1, 32>(src, n, cells);
-        case Type::kQ8_0: return unpack_row<BlockQ8_0, 32>(src, n, cells);
-        case Type::kQ2_K: return unpack_row<BlockQ2_K, 256>(src, n, cells);
-        case Type::kQ3_K: return unpack_row<BlockQ3_K, 256>(src, n, cells);
-        case Type::kQ4_K: return unpack_row<BlockQ4_K, 256>(src, n, cells);
-        case Type::kQ5_K: return unpack_row<BlockQ5_K, 256>(src, n, cells);
-        case Type::kQ6_K: return unpack_row<BlockQ6_K, 256>(src, n, cells);
+        case Type::kQ4_0:
+            return unpack_row<BlockQ4_0, 32>(src, n, cells);
+        case Type::kQ4_1:
+            return unpack_row<BlockQ4_1, 32>(src, n, cells);
+        case Type::kQ5_0:
+            return unpack_row<BlockQ5_0, 32>(src, n, cells);
+        case Type::kQ5_1:
+            return unpack_row<BlockQ5_1, 32>(src, n, cells);
+        case Type::kQ8_0:
+            return unpack_row<BlockQ8_0, 32>(src, n, cells);
+        case Type::kQ2_K:
+            return unpack_row<BlockQ2_K, 256>(src, n, cells);
+        case Type::kQ3_K:
+            return unpack_row<BlockQ3_K, 256>(src, n, cells);
+        case Type::kQ4_K:
+            return unpack_row<BlockQ4_K, 256>(src, n, cells);
+        case Type::kQ5_K:
+            return unpack_row<BlockQ5_K, 256>(src, n, cells);
+        case Type::kQ6_K:
+            return unpack_row<BlockQ6_K, 256>(src, n, cells);
         case Type::kF32:
         case Type::kF16:
-        case Type::kBF16: break;
+        case Type::kBF16:
+            break;
     }
     std::abort();  // float types have no codes; the callers in this room never ask
 }

@@ -6,35 +6,72 @@
 #include "kernels/kernels.h"
 #include "kernels/scalar.h"
 
+#ifdef WEIR_KERNELS_AVX2
+#include <cpuid.h>
+
+#include "kernels/avx2.h"
+#endif
+
 namespace weir::kernels {
 namespace {
 
+enum CpuFlags : uint32_t { kNone = 0, kAvx2 = 1, kFma = 2, kF16c = 4 };
+
 struct Row {
     const KernelSet* kernels;
-    bool (*cpu_can)();
+    const char* name;
+    uint32_t needs;
 };
 
+// Best first.
 const Row kRows[] = {
-    {&scalar::kKernels, [] { return true; }},
+#ifdef WEIR_KERNELS_AVX2
+    {&avx2::kKernels, "avx2", kAvx2 | kFma | kF16c},
+#endif
+    {&scalar::kKernels, "scalar", kNone},
 };
 
-const char* const kNames[] = {"scalar", nullptr};
+const char* const kNames[] = {
+#ifdef WEIR_KERNELS_AVX2
+    "avx2",
+#endif
+    "scalar",
+    nullptr,
+};
 static_assert(std::size(kNames) == std::size(kRows) + 1);
 
-size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+// AVX2 and FMA as the compiler's runtime sees them, which includes that the operating system saves the wide
+// registers; F16C lies in the same registers.
+uint32_t cpu_flags() {
+    uint32_t flags = kNone;
+#ifdef WEIR_KERNELS_AVX2
+    if (__builtin_cpu_supports("avx2")) flags |= kAvx2;
+    if (__builtin_cpu_supports("fma")) flags |= kFma;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0) flags |= kF16c;
+#endif
+    return flags;
+}
+
+size_t round_up(size_t n, size_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
 const KernelSet* select_kernels(const char* forced) noexcept {
     const bool any = forced == nullptr || *forced == '\0';
+    const uint32_t flags = cpu_flags();
     for (const Row& row : kRows) {
-        if (!any && std::strcmp(forced, row.kernels->name) != 0) continue;
-        if (row.cpu_can()) return row.kernels;
+        if (!any && std::strcmp(forced, row.name) != 0) continue;
+        if ((flags & row.needs) == row.needs) return row.kernels;
     }
     return nullptr;
 }
 
-const char* const* kernel_set_names() noexcept { return kNames; }
+const char* const* kernel_set_names() noexcept {
+    return kNames;
+}
 
 Activation activation_for(Type type, size_t k, Activation wanted) noexcept {
     const bool floats = traits(type).block_elements == 1;
@@ -44,9 +81,12 @@ Activation activation_for(Type type, size_t k, Activation wanted) noexcept {
 size_t activation_bytes(Activation a, size_t k) noexcept {
     const size_t supers = round_up(k, kSuperElements) / kSuperElements;
     switch (a) {
-        case Activation::kInt8: return supers * sizeof(Int8Super);
-        case Activation::kInt16: return supers * sizeof(Int16Super);
-        case Activation::kF32: break;
+        case Activation::kInt8:
+            return supers * sizeof(Int8Super);
+        case Activation::kInt16:
+            return supers * sizeof(Int16Super);
+        case Activation::kF32:
+            break;
     }
     return round_up(k * sizeof(float), 64);
 }

@@ -6,10 +6,10 @@ namespace weir::kernels {
 namespace {
 
 constexpr TypeTraits kTraits[] = {
-    {Type::kF32, "F32", 1, 4},        {Type::kF16, "F16", 1, 2},        {Type::kQ4_0, "Q4_0", 32, 18},
-    {Type::kQ4_1, "Q4_1", 32, 20},    {Type::kQ5_0, "Q5_0", 32, 22},    {Type::kQ5_1, "Q5_1", 32, 24},
-    {Type::kQ8_0, "Q8_0", 32, 34},    {Type::kQ2_K, "Q2_K", 256, 84},   {Type::kQ3_K, "Q3_K", 256, 110},
-    {Type::kQ4_K, "Q4_K", 256, 144},  {Type::kQ5_K, "Q5_K", 256, 176},  {Type::kQ6_K, "Q6_K", 256, 210},
+    {Type::kF32, "F32", 1, 4},       {Type::kF16, "F16", 1, 2},       {Type::kQ4_0, "Q4_0", 32, 18},
+    {Type::kQ4_1, "Q4_1", 32, 20},   {Type::kQ5_0, "Q5_0", 32, 22},   {Type::kQ5_1, "Q5_1", 32, 24},
+    {Type::kQ8_0, "Q8_0", 32, 34},   {Type::kQ2_K, "Q2_K", 256, 84},  {Type::kQ3_K, "Q3_K", 256, 110},
+    {Type::kQ4_K, "Q4_K", 256, 144}, {Type::kQ5_K, "Q5_K", 256, 176}, {Type::kQ6_K, "Q6_K", 256, 210},
     {Type::kBF16, "BF16", 1, 2},
 };
 
@@ -28,7 +28,9 @@ const TypeTraits& traits(Type type) noexcept {
     return *found;
 }
 
-std::span<const TypeTraits> all_traits() noexcept { return kTraits; }
+std::span<const TypeTraits> all_traits() noexcept {
+    return kTraits;
+}
 
 size_t row_bytes(Type type, size_t n) noexcept {
     const TypeTraits& t = traits(type);

@@ -1,0 +1,35 @@
+// The parts of the AVX2+FMA+F16C table, each from an object of its own. Internal to kernels/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace weir::kernels::avx2 {
+
+void quantize(Activation a, const float* x, size_t k, void* out);
+void dequantize(Type type, const void* src, float* dst, size_t n);
+
+// matmul() for one activation form each: floats for all types, the others for types with blocks of codes.
+void matmul_int8(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
+                 size_t tokens, float* y, size_t y_stride);
+void matmul_int16(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
+                  size_t tokens, float* y, size_t y_stride);
+void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
+                   size_t tokens, float* y, size_t y_stride);
+
+void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y);
+void swiglu(const float* gate, const float* up, size_t n, float* out);
+void add(float* x, const float* y, size_t n);
+float dot_f32(const float* a, const float* b, size_t n);
+float dot_f16(const float* a, const uint16_t* b, size_t n);
+void axpy_f32(float s, const float* v, size_t n, float* acc);
+void axpy_f16(float s, const uint16_t* v, size_t n, float* acc);
+void f32_to_f16(const float* x, size_t n, uint16_t* y);
+void f16_to_f32(const uint16_t* x, size_t n, float* y);
+void softmax(float* x, size_t n);
+
+extern const KernelSet kKernels;
+
+}  // namespace weir::kernels::avx2
