@@ -44,49 +44,22 @@ constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr uint64_t kNodeBytes = 96;
 
 // Types that files in circulation hold and that we do not decode, so that the message can name them.
-const char* foreign_type_name(uint32_t number) {
-    switch (number) {
-        case 9:
-            return "Q8_1";
-        case 15:
-            return "Q8_K";
-        case 16:
-            return "IQ2_XXS";
-        case 17:
-            return "IQ2_XS";
-        case 18:
-            return "IQ3_XXS";
-        case 19:
-            return "IQ1_S";
-        case 20:
-            return "IQ4_NL";
-        case 21:
-            return "IQ3_S";
-        case 22:
-            return "IQ2_S";
-        case 23:
-            return "IQ4_XS";
-        case 24:
-            return "I8";
-        case 25:
-            return "I16";
-        case 26:
-            return "I32";
-        case 27:
-            return "I64";
-        case 28:
-            return "F64";
-        case 29:
-            return "IQ1_M";
-        case 34:
-            return "TQ1_0";
-        case 35:
-            return "TQ2_0";
-        case 39:
-            return "MXFP4";
-        default:
-            return nullptr;
+struct ForeignType {
+    uint32_t number;
+    const char* name;
+};
+constexpr ForeignType kForeignTypes[] = {
+    {9, "Q8_1"},   {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+    {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},
+    {24, "I8"},    {25, "I16"},    {26, "I32"},     {27, "I64"},    {28, "F64"},
+    {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"},
+};
+
+std::string foreign_type(uint32_t number) {
+    for (const ForeignType& t : kForeignTypes) {
+        if (t.number == number) return std::string(" (") + t.name + ")";
     }
+    return {};
 }
 
 std::string known_types() {
@@ -98,11 +71,12 @@ std::string known_types() {
     return names;
 }
 
-// One pass over the header. `charge` is called with the memory that a thing will take before it is taken.
+// One pass over the header.
 class Parser {
   public:
     explicit Parser(ByteReader& reader) : reader_(reader) {}
 
+    // Called with the memory that things will take, before it is taken.
     void charge(uint64_t count, uint64_t each) {
         const uint64_t bytes = reader_.mul(count, each, "the index");
         if (bytes > kMaxIndexBytes - charged_) {
@@ -276,9 +250,8 @@ class Parser {
         const auto number = reader_.number<uint32_t>();
         const kernels::TypeTraits* traits = kernels::find_traits(number);
         if (traits == nullptr) {
-            const char* foreign = foreign_type_name(number);
             reader_.fail_at(type_at, "tensor " + quoted(t.name) + " has type " + std::to_string(number) +
-                                         (foreign != nullptr ? std::string(" (") + foreign + ")" : "") +
+                                         foreign_type(number) +
                                          ", which is not supported; these are: " + known_types());
         }
         t.type = traits->type;

@@ -1,0 +1,212 @@
+// What a configuration is read from, and what is refused instead of run wrongly.
+#include "runtime/model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/model/gguf.h"
+#include "tests/model/small_model.h"
+
+namespace weir {
+namespace {
+
+using test::SmallModel;
+using testing::HasSubstr;
+
+ModelConfig config_of(const SmallModel& model) {
+    const std::vector<std::byte> bytes = model.bytes();
+    return read_config(GgufFile::parse(bytes, bytes.size(), "small.gguf"));
+}
+
+std::string refusal(const SmallModel& model) {
+    try {
+        config_of(model);
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return {};
+}
+
+template <typename T>
+std::string refusal_with(const std::string& key, T value) {
+    SmallModel model;
+    model.without = {key};
+    model.also = [&](GgufWriter& w) { w.add(key, value); };
+    return refusal(model);
+}
+
+TEST(Config, Dimensions) {
+    const ModelConfig config = config_of({});
+    EXPECT_EQ(config.architecture, "llama");
+    EXPECT_EQ(config.name, "small");
+    EXPECT_EQ(config.n_layers, 2u);
+    EXPECT_EQ(config.dim, 8u);
+    EXPECT_EQ(config.n_heads, 2u);
+    EXPECT_EQ(config.n_kv_heads, 1u);
+    EXPECT_EQ(config.head_dim, 4u);
+    EXPECT_EQ(config.kv_dim(), 4u);
+    EXPECT_EQ(config.rope_dims, 4u);
+    EXPECT_EQ(config.ffn_dim, 12u);
+    EXPECT_EQ(config.n_vocab, 6u);
+    EXPECT_EQ(config.n_ctx_train, 16u);
+    EXPECT_EQ(config.rms_eps, 1e-5f);
+    EXPECT_EQ(config.rope_base, 10000.0f);
+    EXPECT_EQ(config.rope_scale, 1.0f);
+    EXPECT_FALSE(config.tied_head);
+}
+
+TEST(Config, TiedHead) {
+    SmallModel model;
+    model.tied = true;
+    EXPECT_TRUE(config_of(model).tied_head);
+}
+
+TEST(Config, KeyValueHeadsDefaultToHeads) {
+    SmallModel model;
+    model.kv_heads = model.heads;
+    model.without = {"llama.attention.head_count_kv"};
+    EXPECT_EQ(config_of(model).n_kv_heads, model.heads);
+}
+
+TEST(Config, HeadLengthOfItsOwn) {
+    SmallModel model;
+    model.without = {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight",
+                     "blk.0.attn_output.weight"};
+    model.layers = 1;
+    model.also = [](GgufWriter& w) {
+        w.add("llama.attention.key_length", uint32_t{6});
+        w.add("llama.attention.value_length", uint32_t{6});
+        w.add_tensor("blk.0.attn_q.weight", kernels::Type::kF32, {8, 12});
+        w.add_tensor("blk.0.attn_k.weight", kernels::Type::kF32, {8, 6});
+        w.add_tensor("blk.0.attn_v.weight", kernels::Type::kF32, {8, 6});
+        w.add_tensor("blk.0.attn_output.weight", kernels::Type::kF32, {12, 8});
+    };
+    const ModelConfig config = config_of(model);
+    EXPECT_EQ(config.head_dim, 6u);
+    EXPECT_EQ(config.kv_dim(), 6u);
+    EXPECT_THAT(refusal_with("llama.attention.value_length", uint32_t{2}), HasSubstr("different length"));
+}
+
+TEST(Config, Rope) {
+    SmallModel model;
+    model.also = [](GgufWriter& w) {
+        w.add("llama.rope.dimension_count", uint32_t{2});
+        w.add("llama.rope.freq_base", 500000.0f);
+        w.add("llama.rope.scaling.type", "linear");
+        w.add("llama.rope.scaling.factor", 4.0f);
+        w.add_tensor("rope_freqs.weight", kernels::Type::kF32, {1});
+    };
+    const ModelConfig config = config_of(model);
+    EXPECT_EQ(config.rope_dims, 2u);
+    EXPECT_EQ(config.rope_base, 500000.0f);
+    EXPECT_EQ(config.rope_scale, 0.25f);
+
+    model.also = [](GgufWriter& w) { w.add("llama.rope.scale_linear", 2.0f); };
+    EXPECT_EQ(config_of(model).rope_scale, 0.5f);
+    model.also = [](GgufWriter& w) {
+        w.add("llama.rope.scaling.type", "none");
+        w.add("llama.rope.scaling.factor", 4.0f);
+    };
+    EXPECT_EQ(config_of(model).rope_scale, 1.0f);
+
+    EXPECT_THAT(refusal_with("llama.rope.scaling.type", "yarn"), HasSubstr("rope scaling of type 'yarn'"));
+    EXPECT_THAT(refusal_with("llama.rope.scaling.type", "linear"),
+                HasSubstr("rope.scaling.factor' is missing"));
+    EXPECT_THAT(refusal_with("llama.rope.scale_linear", 0.0f), HasSubstr("must be above 0"));
+    EXPECT_THAT(refusal_with("llama.rope.freq_base", -1.0f), HasSubstr("must be above 0"));
+    EXPECT_THAT(refusal_with("llama.rope.freq_base", std::nanf("")), HasSubstr("must be above 0"));
+    EXPECT_THAT(refusal_with("llama.rope.dimension_count", uint32_t{6}), HasSubstr("up to the head's 4"));
+    EXPECT_THAT(refusal_with("llama.rope.dimension_count", uint32_t{3}), HasSubstr("an even number"));
+    model.also = [](GgufWriter& w) { w.add_tensor("rope_freqs.weight", kernels::Type::kF32, {4}); };
+    EXPECT_THAT(refusal(model), HasSubstr("tensor 'rope_freqs.weight' has shape 4; 2 is needed"));
+}
+
+TEST(Config, SlidingWindowBoundsTheContext) {
+    SmallModel model;
+    model.also = [](GgufWriter& w) { w.add("llama.attention.sliding_window", uint32_t{10}); };
+    EXPECT_EQ(config_of(model).n_ctx_train, 10u);
+}
+
+TEST(Config, MissingKeysAndTensorsAreNamed) {
+    for (const char* key :
+         {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+          "llama.feed_forward_length", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"}) {
+        SmallModel model;
+        model.without = {key};
+        EXPECT_THAT(refusal(model), HasSubstr(std::string("small.gguf: key '") + key + "' is missing"));
+    }
+    const std::vector<std::byte> bytes = SmallModel{}.bytes();
+    const GgufFile whole = GgufFile::parse(bytes, bytes.size(), "small.gguf");
+    for (const GgufTensor& tensor : whole.tensors()) {
+        if (tensor.name == "output.weight") continue;
+        SmallModel model;
+        model.without = {tensor.name};
+        EXPECT_THAT(refusal(model), HasSubstr("small.gguf: tensor '" + tensor.name + "' is missing"));
+    }
+}
+
+TEST(Config, WrongShapesAreNamed) {
+    const std::vector<std::byte> bytes = SmallModel{}.bytes();
+    const GgufFile whole = GgufFile::parse(bytes, bytes.size(), "small.gguf");
+    for (const GgufTensor& tensor : whole.tensors()) {
+        if (tensor.name == "token_embd.weight") continue;
+        for (const bool more_rows : {false, true}) {
+            SmallModel model;
+            model.without = {tensor.name};
+            model.also = [&](GgufWriter& w) {
+                w.add_tensor(tensor.name, kernels::Type::kF32,
+                             {tensor.dims[0] + (more_rows ? 0 : 1), tensor.dims[1] + (more_rows ? 1 : 0)});
+            };
+            EXPECT_THAT(refusal(model), HasSubstr("tensor '" + tensor.name + "' has shape "));
+        }
+    }
+}
+
+TEST(Config, AbsurdDimensions) {
+    for (const char* key :
+         {"llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+          "llama.attention.head_count_kv", "llama.feed_forward_length", "llama.context_length"}) {
+        EXPECT_THAT(refusal_with(key, uint32_t{0}), HasSubstr(std::string("'") + key + "' is 0"));
+        EXPECT_THAT(refusal_with(key, uint32_t{0xffffffff}), HasSubstr(key));
+    }
+    EXPECT_THAT(refusal_with("llama.attention.head_count", uint32_t{3}),
+                HasSubstr("cannot be parted into 3 heads"));
+    EXPECT_THAT(refusal_with("llama.attention.head_count_kv", uint32_t{3}), HasSubstr("cannot share 3"));
+    EXPECT_THAT(refusal_with("llama.attention.head_count", uint32_t{8}), HasSubstr("must be even"));
+    EXPECT_THAT(refusal_with("llama.attention.key_length", uint32_t{1 << 20}), HasSubstr("in all"));
+    EXPECT_THAT(refusal_with("llama.attention.layer_norm_rms_epsilon", 0.0f), HasSubstr("must be above 0"));
+    EXPECT_THAT(refusal_with("llama.block_count", "two"), HasSubstr("is not a whole number"));
+}
+
+TEST(Config, WhatIsNotHonouredIsRefused) {
+    EXPECT_THAT(refusal_with("general.architecture", "gemma\n3"),
+                HasSubstr("architecture 'gemma\\x0a3' is not"));
+    EXPECT_THAT(refusal_with("llama.expert_count", uint32_t{8}), HasSubstr("'llama.expert_count' is set"));
+    EXPECT_EQ(refusal_with("llama.expert_count", uint32_t{0}), "");
+    EXPECT_THAT(refusal_with("llama.logit_scale", 0.5f), HasSubstr("'llama.logit_scale' is set"));
+    EXPECT_THAT(refusal_with("llama.attention.causal", false), HasSubstr("attention.causal"));
+    EXPECT_THAT(refusal_with("split.count", uint32_t{3}), HasSubstr("one of 3 parts"));
+    for (const char* name :
+         {"blk.0.attn_q.bias", "blk.0.ffn_gate_inp.weight", "blk.1.attn_q_norm.weight", "blk.2.attn_q.weight",
+          "output.bias", "blk.0.attn_q.weight2", "blk.00.attn_q.weight"}) {
+        SmallModel model;
+        model.also = [&](GgufWriter& w) { w.add_tensor(name, kernels::Type::kF32, {8}); };
+        EXPECT_THAT(refusal(model), HasSubstr("tensor '" + std::string(name) + "' is not supported"));
+    }
+}
+
+TEST(Config, VocabularyFitsTheEmbedding) {
+    SmallModel model;
+    model.also = [](GgufWriter& w) { w.add("tokenizer.ggml.tokens", std::vector<std::string>(6, "t")); };
+    EXPECT_EQ(refusal(model), "");
+    model.also = [](GgufWriter& w) { w.add("tokenizer.ggml.tokens", std::vector<std::string>(7, "t")); };
+    EXPECT_THAT(refusal(model), HasSubstr("the vocabulary has 7 tokens but token_embd.weight only 6 rows"));
+}
+
+}  // namespace
+}  // namespace weir
