@@ -105,9 +105,11 @@ TEST_P(PagerLive, EveryByteIsRightOverManyPasses) {
     if (c.gates) {
         EXPECT_EQ(after.faults - before.faults, 0u);
     }
-    // M - R per pass, and what the ring read ahead at the end of the first walk.
+    // M - R per pass, and what the ring read ahead at the end of the first walk. Without gates a worker that fell behind
+    // may fault on what was evicted in front of it, and a fault may push out what was prefetched: read again.
     const uint64_t streamed = (n - after.pinned_extents) * c.extent_bytes;
-    EXPECT_LE(after.bytes_read - before.bytes_read, kPasses * streamed * 102 / 100 + after.ring_frames * c.extent_bytes);
+    const uint64_t share = c.gates ? 102 : 150;
+    EXPECT_LE(after.bytes_read - before.bytes_read, kPasses * streamed * share / 100 + after.ring_frames * c.extent_bytes);
     if (c.frames_percent >= 110) {
         EXPECT_EQ(after.bytes_read, before.bytes_read);
     }

@@ -11,6 +11,8 @@ import sys
 import tempfile
 
 FOLDERS = ('kernels', 'pager', 'schedtool', 'runtime', 'tests', 'bench')
+# Headers of one instruction set are compiled as its library is.
+ISA_FLAGS = {'kernels/avx2_': ['-mavx2', '-mfma', '-mf16c']}
 FLAGS = ['-std=c++20', '-D_GNU_SOURCE', '-Wall', '-Wextra', '-Wpedantic', '-Werror', '-fsyntax-only']
 
 
@@ -21,7 +23,8 @@ def headers(root):
 def complaint(root, compiler, header):
     """What the compiler says of the header; empty where it says nothing. Included twice, to try #pragma once."""
     text = f'#include "{header}"\n#include "{header}"\n'
-    done = subprocess.run([*compiler, *FLAGS, '-I', str(root), '-x', 'c++', '-'], input=text, text=True,
+    isa = [flag for prefix, flags in ISA_FLAGS.items() if header.startswith(prefix) for flag in flags]
+    done = subprocess.run([*compiler, *FLAGS, *isa, '-I', str(root), '-x', 'c++', '-'], input=text, text=True,
                           capture_output=True, check=False)
     return done.stderr if done.returncode else ''
 
