@@ -1,0 +1,72 @@
+// Every buffer of the forward pass, laid out once for the largest batch. Counting and laying out are the same code, so
+// that the bytes promised to the budget are the bytes taken.
+//
+// Threads: made by main; who writes what in a pass is said in forward.cc. Throws Error where sizes do not fit.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/model/config.h"
+
+namespace weir {
+
+struct BufferShape {
+    size_t batch = 512;      // tokens of one pass at most
+    size_t logit_rows = 1;   // rows of logits that one pass may be asked for
+    size_t n_ctx = 4096;
+    size_t workers = 1;
+};
+
+// Rows of activations as matrices read them: as floats for float weights, as quantised blocks for the others. A group
+// of matrices with one input may want both.
+struct PackedRows {
+    std::byte* f32 = nullptr;
+    std::byte* quantized = nullptr;
+    size_t f32_stride = 0;
+    size_t quantized_stride = 0;
+};
+
+struct WorkerBuffers {
+    float* row = nullptr;     // [max(dim, ffn_dim)] a normalised or gated row on its way into packed form
+    float* scores = nullptr;  // [n_heads / n_kv_heads, n_ctx] attention weights of one token and one KV head
+    PackedRows packed;        // [1, max(dim, q_dim, ffn_dim)] the one row of a decode step, packed by every worker for itself
+};
+
+class ActivationBuffers {
+  public:
+    static size_t bytes(const ModelConfig& config, const BufferShape& shape);
+
+    ActivationBuffers(const ModelConfig& config, const BufferShape& shape);
+    ~ActivationBuffers();
+    ActivationBuffers(const ActivationBuffers&) = delete;
+    ActivationBuffers& operator=(const ActivationBuffers&) = delete;
+
+    size_t bytes() const { return bytes_; }
+
+    float* x = nullptr;         // [batch, dim] the residual stream
+    float* y = nullptr;         // [batch, dim] what a sub-layer adds to it
+    float* q = nullptr;         // [batch, q_dim] queries; attention leaves its result in their place
+    float* k = nullptr;         // [batch, kv_dim]
+    float* v = nullptr;         // [batch, kv_dim]
+    float* gate = nullptr;      // [batch, ffn_dim]
+    float* up = nullptr;        // [batch, up_stride]
+    PackedRows packed;          // [batch, max(dim, q_dim)]
+    PackedRows packed_ffn;      // [batch, ffn_dim] in the place of `up`, whose rows are spent when they are packed
+    float* rope_cos = nullptr;  // [batch, rope_dims / 2]
+    float* rope_sin = nullptr;  // [batch, rope_dims / 2]
+    float* logits = nullptr;    // [logit_rows, n_vocab]
+    size_t up_stride = 0;       // ffn_dim and what makes a packed row of floats fit, in floats
+    std::vector<WorkerBuffers> workers;
+
+  private:
+    // Places all buffers from `base` on and returns their end; with base nullptr it only counts.
+    size_t lay_out(const ModelConfig& config, const BufferShape& shape, std::byte* base);
+    ActivationBuffers() = default;
+
+    size_t bytes_ = 0;
+    std::byte* base_ = nullptr;
+};
+
+}  // namespace weir

@@ -1,0 +1,381 @@
+#include "runtime/engine/forward.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+using kernels::Activation;
+
+// Weights that a worker takes at a time. At 10 GB/s a unit of 64 KiB lasts 6 us, long against the 0.1 us of a ticket, and
+// it fits a level-2 cache while a batch streams past it. Small matrices are cut finer, into some eight units a worker, so
+// that nobody waits long for the last one.
+constexpr size_t kUnitBytes = 64 << 10;
+constexpr size_t kLeastUnitBytes = 4 << 10;
+constexpr size_t kUnitsPerWorker = 8;
+// Kernels compute rows in tiles; units are whole tiles where they can be.
+constexpr size_t kRowTile = 8;
+// Tokens of one attention unit: fine enough to share out a batch, and the keys of a head stay in cache for all of them.
+constexpr size_t kAttentionTokens = 16;
+
+// Stages, to name the place where a value stopped being finite: 1 the embedding, then two per layer, then the head.
+constexpr uint32_t kAllFinite = 0;
+constexpr uint32_t kEmbeddingStage = 1;
+uint32_t attention_stage(size_t layer) { return static_cast<uint32_t>(2 + 2 * layer); }
+uint32_t feed_forward_stage(size_t layer) { return static_cast<uint32_t>(3 + 2 * layer); }
+
+std::string stage_name(uint32_t stage, size_t n_layers) {
+    if (stage == kEmbeddingStage) return "the embedding";
+    const size_t layer = (stage - 2) / 2;
+    if (layer >= n_layers) return "the head";
+    return "layer " + std::to_string(layer) + (stage % 2 == 0 ? " (attention)" : " (feed-forward)");
+}
+
+bool all_finite(std::span<const float> values) {
+    // By the exponent's bits: no branch, so that the compiler may vectorise it.
+    uint32_t found = 0;
+    for (const float value : values) {
+        uint32_t bits;
+        std::memcpy(&bits, &value, sizeof bits);
+        found |= static_cast<uint32_t>((bits & 0x7f800000u) == 0x7f800000u);
+    }
+    return found == 0;
+}
+
+size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+ActivationForms ActivationForms::product() { return all(Activation::kInt8); }
+
+Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& team,
+                 const kernels::KernelSet& kernels, const ActivationForms& forms, size_t max_batch,
+                 size_t max_logit_rows)
+    : model_(model), store_(store), cache_(cache), team_(team), kernels_(kernels), forms_(forms),
+      max_batch_(max_batch), max_logit_rows_(max_logit_rows),
+      buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.size()}) {}
+
+std::span<const float> Forward::pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
+    const size_t n_vocab = model_.config.n_vocab;
+    const size_t first = cache_.length();
+    if (ids.empty() || ids.size() > max_batch_ || logit_rows > std::min(ids.size(), max_logit_rows_)) {
+        throw Error("a pass of " + std::to_string(ids.size()) + " tokens and " + std::to_string(logit_rows) +
+                    " rows of logits was not planned for");
+    }
+    if (ids.size() > cache_.capacity() - first) {
+        throw Error("the context is full: it holds " + std::to_string(cache_.capacity()) + " tokens, " +
+                    std::to_string(first) + " are taken and " + std::to_string(ids.size()) +
+                    " more were asked for; give a larger one (-c)");
+    }
+    for (const int32_t id : ids) {
+        if (id < 0 || static_cast<size_t>(id) >= n_vocab) {
+            throw Error("token id " + std::to_string(id) + " is not in the model's vocabulary of " +
+                        std::to_string(n_vocab));
+        }
+    }
+    const Batch batch{ids, first, logit_rows, next_follows};
+    ticket_.store(0, std::memory_order_relaxed);
+    broken_stage_.store(kAllFinite, std::memory_order_relaxed);
+    bool done = false;
+    try {
+        done = team_.run([&](size_t worker) { work(worker, batch); });
+    } catch (...) {
+        // What went wrong first is what is told; that the store, too, gives up the pass adds nothing.
+        try {
+            abandon();
+        } catch (const std::exception&) {
+        }
+        throw;
+    }
+    if (!done) abandon();
+    const std::span<const float> logits(buffers_.logits, logit_rows * n_vocab);
+    if (done && !all_finite(logits)) report_not_finite(attention_stage(model_.layers.size()));
+    if (const uint32_t stage = broken_stage_.load(std::memory_order_relaxed); stage != kAllFinite) {
+        throw Error("a value is not finite (NaN or infinity) after " + stage_name(stage, model_.layers.size()) +
+                    ", tokens " + std::to_string(first) + " to " + std::to_string(first + ids.size() - 1) +
+                    ": the weights are damaged, or their numbers too large for this model's arithmetic");
+    }
+    if (!done) throw Error("the weights of this pass cannot be had any more");
+    cache_.set_length(first + ids.size());
+    return logits;
+}
+
+void Forward::work(size_t worker, const Batch& batch) {
+    if (!begin(worker, batch)) return;
+    for (size_t index = 0; index < model_.layers.size(); ++index) {
+        if (!layer(worker, batch, index)) return;
+    }
+    if (batch.logit_rows > 0 && !head(worker, batch)) return;
+    if (worker != 0) return;
+    pass_open_ = false;
+    store_.end_pass();
+}
+
+// x[t] = embedding of ids[t], and the turns of the rotary embedding for the batch's positions.
+bool Forward::begin(size_t worker, const Batch& batch) {
+    if (worker == 0) {
+        store_.begin_pass(batch.logit_rows > 0, batch.next_follows);
+        pass_open_ = true;
+        store_.embedding_rows(batch.ids, buffers_.x);
+    }
+    const size_t pairs = model_.rope_frequency.size();
+    for (size_t t = worker; t < batch.ids.size(); t += team_.size()) {
+        for (size_t i = 0; i < pairs; ++i) {
+            const double angle = static_cast<double>(batch.first_position + t) * model_.rope_frequency[i];
+            buffers_.rope_cos[t * pairs + i] = static_cast<float>(std::cos(angle));
+            buffers_.rope_sin[t * pairs + i] = static_cast<float>(std::sin(angle));
+        }
+    }
+    return meet();
+}
+
+bool Forward::layer(size_t worker, const Batch& batch, size_t index) {
+    const ModelConfig& config = model_.config;
+    const Layer& layer = model_.layers[index];
+    const size_t tokens = batch.ids.size();
+    const size_t dim = config.dim, q_dim = config.n_heads * config.head_dim, ffn_dim = config.ffn_dim;
+    ActivationBuffers& b = buffers_;
+
+    const std::array qkv{Product{layer.attn_q, b.q, q_dim}, Product{layer.attn_k, b.k, config.kv_dim()},
+                         Product{layer.attn_v, b.v, config.kv_dim()}};
+    const std::array output{Product{layer.attn_output, b.y, dim, true}};
+    const std::array gate_up{Product{layer.ffn_gate, b.gate, ffn_dim}, Product{layer.ffn_up, b.up, b.up_stride}};
+    const std::array down{Product{layer.ffn_down, b.y, dim, true}};
+
+    const auto attn_input = [&](size_t t) {
+        return normed(worker, b.x + t * dim, layer.attn_norm,
+                      index == 0 ? kEmbeddingStage : feed_forward_stage(index - 1));
+    };
+    const auto attn_result = [&](size_t t) -> const float* { return b.q + t * q_dim; };
+    const auto ffn_input = [&](size_t t) {
+        return normed(worker, b.x + t * dim, layer.ffn_norm, attention_stage(index));
+    };
+    const auto gated = [&](size_t t) -> const float* {
+        float* const row = b.workers[worker].row;
+        kernels_.swiglu(b.gate + t * ffn_dim, b.up + t * b.up_stride, ffn_dim, row);
+        return row;
+    };
+
+    return pack(worker, tokens, qkv, forms_.attn_in, b.packed, attn_input) &&
+           walk(worker, tokens, qkv, forms_.attn_in, b.packed) &&
+           append(worker, batch, index) &&
+           attend(worker, batch, index) &&
+           pack(worker, tokens, output, forms_.attn_out, b.packed, attn_result) &&
+           walk(worker, tokens, output, forms_.attn_out, b.packed) &&
+           pack(worker, tokens, gate_up, forms_.ffn_in, b.packed, ffn_input) &&
+           walk(worker, tokens, gate_up, forms_.ffn_in, b.packed) &&
+           pack(worker, tokens, down, forms_.ffn_down, b.packed_ffn, gated) &&
+           walk(worker, tokens, down, forms_.ffn_down, b.packed_ffn);
+}
+
+bool Forward::head(size_t worker, const Batch& batch) {
+    const size_t rows = batch.logit_rows;
+    const float* const x = buffers_.x + (batch.ids.size() - rows) * model_.config.dim;
+    const std::array head{Product{model_.head, buffers_.logits, model_.config.n_vocab}};
+    const auto input = [&](size_t t) {
+        return normed(worker, x + t * model_.config.dim, model_.output_norm,
+                      feed_forward_stage(model_.layers.size() - 1));
+    };
+    return pack(worker, rows, head, forms_.head, buffers_.packed, input) &&
+           walk(worker, rows, head, forms_.head, buffers_.packed);
+}
+
+// A normalised row in the worker's own buffer; `stage` is what produced x.
+const float* Forward::normed(size_t worker, const float* x, const std::vector<float>& weight, uint32_t stage) {
+    const size_t dim = model_.config.dim;
+    // One value that is not finite makes the sum of squares so.
+    if (!std::isfinite(kernels_.dot_f32(x, x, dim))) report_not_finite(stage);
+    float* const row = buffers_.workers[worker].row;
+    kernels_.rms_norm(x, weight.data(), dim, model_.config.rms_eps, row);
+    return row;
+}
+
+// Packs the input rows of a group, in the forms that its matrices want. The rows of a batch are shared out; the single
+// row of a decode step is made by every worker for itself, which costs less than a barrier.
+template <typename MakeRow>
+bool Forward::pack(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
+                   const PackedRows& shared, MakeRow&& make_row) {
+    const PackedRows& to = tokens == 1 ? buffers_.workers[worker].packed : shared;
+    const size_t cols = group.front().w->cols;
+    bool as_floats = false, as_blocks = false;
+    for (const Product& product : group) {
+        const bool floats = kernels::activation_for(product.w->type, cols, form) == Activation::kF32;
+        (floats ? as_floats : as_blocks) = true;
+    }
+    const size_t step = tokens == 1 ? 1 : team_.size();
+    for (size_t t = tokens == 1 ? 0 : worker; t < tokens; t += step) {
+        const float* const row = make_row(t);
+        if (as_floats) kernels_.quantize(Activation::kF32, row, cols, to.f32 + t * to.f32_stride);
+        if (as_blocks) kernels_.quantize(form, row, cols, to.quantized + t * to.quantized_stride);
+    }
+    return tokens == 1 ? !team_.failed() : meet();
+}
+
+// y = W x for a group of matrices that share their input, unit after unit in execution order, shared out by tickets.
+// Workers publish the place of the unit they are about to read, which frees what lies before it.
+bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
+                   const PackedRows& shared) {
+    const PackedRows& x = tokens == 1 ? buffers_.workers[worker].packed : shared;
+    size_t first_unit = 0;  // of the current product
+    size_t ticket = ticket_.fetch_add(1, std::memory_order_relaxed);
+    for (const Product& product : group) {
+        const Matrix& w = *product.w;
+        const Activation packed = kernels::activation_for(w.type, w.cols, form);
+        const std::byte* const input = packed == Activation::kF32 ? x.f32 : x.quantized;
+        const size_t stride = packed == Activation::kF32 ? x.f32_stride : x.quantized_stride;
+        const size_t rows_per_unit = unit_rows(w, group);
+        const size_t units = ceil_div(w.rows, rows_per_unit);
+        for (; ticket < first_unit + units; ticket = ticket_.fetch_add(1, std::memory_order_relaxed)) {
+            const size_t row = (ticket - first_unit) * rows_per_unit;
+            const size_t rows = std::min(rows_per_unit, w.rows - row);
+            const uint64_t place = w.place + row * w.row_bytes;
+            store_.release(worker, place);
+            if (!store_.acquire(worker, place, rows * w.row_bytes)) {
+                team_.fail();
+                return false;
+            }
+            kernels_.matmul(w.type, packed, w.data + row * w.row_bytes, rows, w.cols, input, stride, tokens,
+                            product.y + row, product.y_stride);
+            if (!product.to_residual) continue;
+            for (size_t t = 0; t < tokens; ++t) {
+                kernels_.add(buffers_.x + t * model_.config.dim + row, product.y + t * product.y_stride + row, rows);
+            }
+        }
+        first_unit += units;
+    }
+    const Matrix& last = *group.back().w;
+    store_.release(worker, last.place + last.rows * last.row_bytes);
+    return meet();
+}
+
+size_t Forward::unit_rows(const Matrix& matrix, std::span<const Product> group) const {
+    size_t group_bytes = 0;
+    for (const Product& product : group) group_bytes += product.w->rows * product.w->row_bytes;
+    const size_t fair = std::max(kLeastUnitBytes, group_bytes / (kUnitsPerWorker * team_.size()));
+    const size_t bytes = std::min({kUnitBytes, store_.extent_bytes(), fair});
+    const size_t rows = std::max<size_t>(1, bytes / matrix.row_bytes);
+    return rows < kRowTile ? rows : rows / kRowTile * kRowTile;
+}
+
+// Keys and values of a batch go into the cache before any of its tokens looks at them. For a single token this happens
+// in attend(), where the worker that takes a head appends it first: one barrier less.
+bool Forward::append(size_t worker, const Batch& batch, size_t index) {
+    const size_t tokens = batch.ids.size();
+    if (tokens == 1) return true;
+    for (size_t t = worker; t < tokens; t += team_.size()) {
+        for (size_t h = 0; h < model_.config.n_kv_heads; ++h) append_row(batch, index, h, t);
+    }
+    return meet();
+}
+
+bool Forward::attend(size_t worker, const Batch& batch, size_t index) {
+    const size_t tokens = batch.ids.size();
+    const size_t n_kv_heads = model_.config.n_kv_heads;
+    const size_t units = n_kv_heads * ceil_div(tokens, kAttentionTokens);
+    for (size_t unit = ticket_.fetch_add(1, std::memory_order_relaxed); unit < units;
+         unit = ticket_.fetch_add(1, std::memory_order_relaxed)) {
+        const size_t kv_head = unit % n_kv_heads;
+        const size_t first = unit / n_kv_heads * kAttentionTokens;
+        if (tokens == 1) append_row(batch, index, kv_head, 0);
+        for (size_t t = first; t < std::min(tokens, first + kAttentionTokens); ++t) {
+            attend_row(worker, batch, index, kv_head, t);
+        }
+    }
+    return meet();
+}
+
+// Rotates pairs (2i, 2i + 1) of one head's row by the angles of the batch's token.
+void Forward::rotate(float* head_row, size_t token) const {
+    const size_t pairs = model_.rope_frequency.size();
+    const float* const cos = buffers_.rope_cos + token * pairs;
+    const float* const sin = buffers_.rope_sin + token * pairs;
+    for (size_t i = 0; i < pairs; ++i) {
+        const float a = head_row[2 * i], b = head_row[2 * i + 1];
+        head_row[2 * i] = a * cos[i] - b * sin[i];
+        head_row[2 * i + 1] = a * sin[i] + b * cos[i];
+    }
+}
+
+void Forward::append_row(const Batch& batch, size_t index, size_t kv_head, size_t token) {
+    const size_t head_dim = model_.config.head_dim;
+    const size_t position = batch.first_position + token;
+    float* const k = buffers_.k + (token * model_.config.n_kv_heads + kv_head) * head_dim;
+    const float* const v = buffers_.v + (token * model_.config.n_kv_heads + kv_head) * head_dim;
+    rotate(k, token);
+    std::byte* const key = cache_.key(index, kv_head, position);
+    std::byte* const value = cache_.value(index, kv_head, position);
+    if (cache_.type() == KvType::kF16) {
+        kernels_.f32_to_f16(k, head_dim, reinterpret_cast<uint16_t*>(key));
+        kernels_.f32_to_f16(v, head_dim, reinterpret_cast<uint16_t*>(value));
+    } else {
+        std::memcpy(key, k, cache_.row_bytes());
+        std::memcpy(value, v, cache_.row_bytes());
+    }
+}
+
+// softmax(q K^T / sqrt(head_dim)) V over positions 0 .. the token's own, for the query heads that share one KV head. In
+// two passes and by ascending position, so that the result does not depend on how the batch was cut.
+void Forward::attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token) {
+    const ModelConfig& config = model_.config;
+    const size_t head_dim = config.head_dim;
+    const size_t group = config.n_heads / config.n_kv_heads;
+    const size_t n = batch.first_position + token + 1;
+    const size_t row_bytes = cache_.row_bytes();
+    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+    float* const q = buffers_.q + (token * config.n_heads + kv_head * group) * head_dim;
+    float* const scores = buffers_.workers[worker].scores;
+    const bool f16 = cache_.type() == KvType::kF16;
+
+    for (size_t g = 0; g < group; ++g) rotate(q + g * head_dim, token);
+    const std::byte* key = cache_.key(index, kv_head, 0);
+    for (size_t p = 0; p < n; ++p, key += row_bytes) {
+        for (size_t g = 0; g < group; ++g) {
+            const float* const head = q + g * head_dim;
+            const float dot = f16 ? kernels_.dot_f16(head, reinterpret_cast<const uint16_t*>(key), head_dim)
+                                  : kernels_.dot_f32(head, reinterpret_cast<const float*>(key), head_dim);
+            scores[g * cache_.capacity() + p] = dot * scale;
+        }
+    }
+    for (size_t g = 0; g < group; ++g) kernels_.softmax(scores + g * cache_.capacity(), n);
+    std::fill_n(q, group * head_dim, 0.0f);
+    const std::byte* value = cache_.value(index, kv_head, 0);
+    for (size_t p = 0; p < n; ++p, value += row_bytes) {
+        for (size_t g = 0; g < group; ++g) {
+            const float weight = scores[g * cache_.capacity() + p];
+            float* const out = q + g * head_dim;
+            if (f16) {
+                kernels_.axpy_f16(weight, reinterpret_cast<const uint16_t*>(value), head_dim, out);
+            } else {
+                kernels_.axpy_f32(weight, reinterpret_cast<const float*>(value), head_dim, out);
+            }
+        }
+    }
+}
+
+bool Forward::meet() {
+    return team_.barrier([this] { ticket_.store(0, std::memory_order_relaxed); });
+}
+
+void Forward::report_not_finite(uint32_t stage) {
+    uint32_t none = kAllFinite;
+    broken_stage_.compare_exchange_strong(none, stage, std::memory_order_relaxed);
+    team_.fail();
+}
+
+// The store's end of a pass that was not finished; throws what the store knows.
+void Forward::abandon() {
+    if (!pass_open_) return;
+    pass_open_ = false;
+    team_.run([this](size_t worker) {
+        if (worker == 0) store_.end_pass();
+    });
+}
+
+}  // namespace weir

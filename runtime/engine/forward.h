@@ -1,0 +1,106 @@
+// The forward pass of a llama-family decoder: token ids in, logits out (Touvron et al. 2023: RMSNorm, rotary positions,
+// grouped-query attention, SwiGLU). Walks the weights once per batch, in execution order, with the whole team.
+//
+// The logits of a token depend on the tokens before it and on nothing else, to the bit: not on how many tokens are
+// computed together, nor on how a prompt is cut, nor on the number of threads. Every sum runs in one fixed order.
+//
+// Threads: one owner calls pass(); the work, everything that reads weights included, is done by the team's workers, and
+// worker 0 leads. Failure: Error where the context is full, an id is no token, weights cannot be had any more, or a value
+// stops being finite; the KV cache then still holds what it held before the pass.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/kernels.h"
+#include "runtime/engine/activation_buffers.h"
+#include "runtime/engine/kv_cache.h"
+#include "runtime/engine/model.h"
+#include "runtime/engine/team.h"
+#include "runtime/engine/weight_store.h"
+
+namespace weir {
+
+// The form that each input takes before it meets quantised weights.
+struct ActivationForms {
+    kernels::Activation attn_in = kernels::Activation::kInt8;    // into q, k, v
+    kernels::Activation attn_out = kernels::Activation::kInt8;   // into attn_output
+    kernels::Activation ffn_in = kernels::Activation::kInt8;     // into gate, up
+    kernels::Activation ffn_down = kernels::Activation::kInt8;   // into down
+    kernels::Activation head = kernels::Activation::kInt8;
+
+    static ActivationForms all(kernels::Activation form) { return {form, form, form, form, form}; }
+    // What --activations int8 means: see forward.cc for what was measured.
+    static ActivationForms product();
+};
+
+class Forward {
+  public:
+    // All references must outlive the Forward. The cache's capacity is the context.
+    Forward(const Model& model, WeightStore& store, KvCache& cache, Team& team, const kernels::KernelSet& kernels,
+            const ActivationForms& forms, size_t max_batch, size_t max_logit_rows = 1);
+
+    // Appends `ids` at the cache's length and computes them together. Returns the logits of the last `logit_rows` of
+    // them, [logit_rows, n_vocab], valid until the next pass; none are computed where logit_rows is 0, and the head is
+    // not read. next_follows: another pass comes right after.
+    std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows);
+
+    size_t max_batch() const { return max_batch_; }
+    size_t activation_bytes() const { return buffers_.bytes(); }
+
+  private:
+    // One matrix of a group that shares an input: y[t, 0 .. rows) = W x[t].
+    struct Product {
+        const Matrix* w;
+        float* y;
+        size_t y_stride;
+        bool to_residual = false;  // and x[t] += y[t]
+    };
+    // What the workers of one pass share.
+    struct Batch {
+        std::span<const int32_t> ids;
+        size_t first_position;
+        size_t logit_rows;
+        bool next_follows;
+    };
+
+    void work(size_t worker, const Batch& batch);
+    bool begin(size_t worker, const Batch& batch);
+    bool layer(size_t worker, const Batch& batch, size_t index);
+    bool head(size_t worker, const Batch& batch);
+
+    const float* normed(size_t worker, const float* x, const std::vector<float>& weight, uint32_t stage);
+    template <typename MakeRow>
+    bool pack(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
+              const PackedRows& shared, MakeRow&& make_row);
+    bool walk(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
+              const PackedRows& shared);
+    bool append(size_t worker, const Batch& batch, size_t index);
+    bool attend(size_t worker, const Batch& batch, size_t index);
+
+    void rotate(float* head_row, size_t token) const;
+    void append_row(const Batch& batch, size_t index, size_t kv_head, size_t token);
+    void attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token);
+    size_t unit_rows(const Matrix& matrix, std::span<const Product> group) const;
+    bool meet();
+    void report_not_finite(uint32_t stage);
+    void abandon();
+
+    const Model& model_;
+    WeightStore& store_;
+    KvCache& cache_;
+    Team& team_;
+    const kernels::KernelSet& kernels_;
+    const ActivationForms forms_;
+    const size_t max_batch_;
+    const size_t max_logit_rows_;
+    ActivationBuffers buffers_;
+
+    bool pass_open_ = false;  // leader's: between the store's begin_pass and end_pass
+    alignas(64) std::atomic<size_t> ticket_{0};  // next unit of the walk or of attention; reset at each barrier
+    alignas(64) std::atomic<uint32_t> broken_stage_{0};  // where a value stopped being finite; kNone, see forward.cc
+};
+
+}  // namespace weir
