@@ -1,0 +1,234 @@
+// The forward pass against an independent one in double precision, and against itself: the same logits to the bit
+// however the tokens are batched and whoever computes them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "runtime/error.h"
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/reference.h"
+#include "tests/engine/tiny_model.h"
+
+namespace weir::test {
+namespace {
+
+using kernels::Activation;
+using kernels::Type;
+
+std::vector<int32_t> random_ids(size_t n, size_t n_vocab, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<int32_t> ids(n);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % n_vocab);
+    return ids;
+}
+
+struct Case {
+    const char* name;
+    TinyShape shape;
+};
+
+std::vector<Case> cases() {
+    TinyShape plain;
+    TinyShape tied = plain;
+    tied.tied = true;
+    tied.rope_factors = true;
+    TinyShape odd;  // nothing that 32 divides
+    odd.dim = 36;
+    odd.n_heads = 6;
+    odd.n_kv_heads = 3;
+    odd.ffn_dim = 172;
+    odd.n_vocab = 271;
+    odd.n_layers = 3;
+    TinyShape wide;  // heads wider than dim / n_heads, partly rotated, positions scaled, many heads to one key
+    wide.head_dim = 24;
+    wide.rope_dims = 16;
+    wide.n_kv_heads = 1;
+    wide.rope_linear_factor = 4;
+    TinyShape mixed;  // as Q4_K_M and its kind mix types
+    mixed.dim = 256;
+    mixed.ffn_dim = 512;
+    mixed.body = Type::kQ4_K;
+    mixed.down = Type::kQ6_K;
+    mixed.embedding = Type::kQ8_0;
+    mixed.tied = true;
+    TinyShape half;
+    half.body = Type::kF16;
+    half.down = Type::kBF16;
+    half.embedding = half.head = Type::kF16;
+    TinyShape q4;
+    q4.body = q4.down = Type::kQ4_0;
+    q4.embedding = Type::kQ4_1;
+    q4.head = Type::kQ8_0;
+    TinyShape both;  // float and quantised matrices in one layer, and a down whose rows no block divides
+    both.body = Type::kQ5_1;
+    both.ffn_dim = 100;
+    return {{"plain", plain}, {"tied", tied},   {"odd", odd}, {"wide", wide},
+            {"mixed", mixed}, {"half", half}, {"q4", q4},   {"both", both}};
+}
+
+TEST(Forward, AgreesWithTheReference) {
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(c.name);
+        const TinyModelFile file(c.shape);
+        Engine engine(file.path(), {});
+        ReferenceDecoder reference(file.path());
+        const auto ids = random_ids(40, c.shape.n_vocab, 7);
+        const auto logits = engine.logits(ids, 16);
+        double worst = 0, range = 0;
+        for (size_t t = 0; t < ids.size(); ++t) {
+            const auto expected = reference.step(ids[t]);
+            for (size_t i = 0; i < expected.size(); ++i) {
+                worst = std::max(worst, std::abs(static_cast<double>(logits[t * expected.size() + i]) - expected[i]));
+                range = std::max(range, std::abs(expected[i]));
+            }
+        }
+        EXPECT_LT(worst, 2e-5 * range) << "of a range of " << range;
+    }
+}
+
+TEST(Forward, IntegerActivationsAndHalfCacheComeClose) {
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(c.name);
+        const TinyModelFile file(c.shape);
+        const auto ids = random_ids(24, c.shape.n_vocab, 8);
+        EngineOptions exact;
+        const auto truth = Engine(file.path(), exact).logits(ids, 8);
+        EngineOptions rough;
+        rough.kv_type = KvType::kF16;
+        for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kInt16, 0.002}}) {
+            rough.forms = ActivationForms::all(form);
+            const auto logits = Engine(file.path(), rough).logits(ids, 8);
+            double squares = 0, error = 0;
+            for (size_t i = 0; i < truth.size(); ++i) {
+                squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
+                error += std::pow(static_cast<double>(truth[i]) - static_cast<double>(logits[i]), 2);
+            }
+            EXPECT_LT(std::sqrt(error / squares), limit);
+            EXPECT_GT(error, 0);
+        }
+    }
+}
+
+TEST(Forward, LogitsDoNotDependOnBatchesOrThreads) {
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(c.name);
+        const TinyModelFile file(c.shape);
+        const auto ids = random_ids(37, c.shape.n_vocab, 9);
+        for (const auto& [kv_type, form] : {std::pair{KvType::kF16, Activation::kF32},
+                                            {KvType::kF32, Activation::kF32},
+                                            {KvType::kF16, Activation::kInt8},
+                                            {KvType::kF16, Activation::kInt16}}) {
+            EngineOptions options;
+            options.kv_type = kv_type;
+            options.forms = ActivationForms::all(form);
+            const auto expected = Engine(file.path(), options).logits(ids, 1);
+            for (const size_t threads : {1, 2, 3}) {
+                options.threads = threads;
+                Engine engine(file.path(), options);
+                for (const size_t chunk : {1, 2, 17, 37}) {
+                    if (threads == 1 && chunk == 1) continue;
+                    engine.cache->set_length(0);
+                    const auto logits = engine.logits(ids, chunk);
+                    ASSERT_EQ(0, std::memcmp(expected.data(), logits.data(), expected.size() * sizeof(float)))
+                        << threads << " threads, passes of " << chunk << ", " << kv_type_name(kv_type);
+                }
+            }
+        }
+    }
+}
+
+TEST(Forward, ResidentWeightsGiveTheSameBits) {
+    const TinyModelFile file(cases()[4].shape);
+    const auto ids = random_ids(20, 300, 10);
+    EngineOptions options;
+    const auto expected = Engine(file.path(), options).logits(ids, 7);
+    options.paging = PagingMode::kResident;
+    EXPECT_EQ(expected, Engine(file.path(), options).logits(ids, 7));
+}
+
+TEST(Forward, OnlyTheWantedRowsAreComputed) {
+    const TinyModelFile file({});
+    const auto ids = random_ids(12, 300, 11);
+    const auto all = Engine(file.path(), {}).logits(ids, 12);
+    Engine engine(file.path(), {});
+    EXPECT_TRUE(engine.forward->pass(std::span(ids).first(5), 0, true).empty());
+    const auto last = engine.forward->pass(std::span(ids).subspan(5), 2, false);
+    ASSERT_EQ(last.size(), 2 * engine.config.n_vocab);
+    EXPECT_TRUE(std::equal(last.begin(), last.end(), all.end() - static_cast<std::ptrdiff_t>(last.size())));
+}
+
+TEST(Forward, NotANumberNamesTheLayer) {
+    TinyShape shape;
+    shape.n_layers = 4;
+    shape.nan_layer = 2;
+    const TinyModelFile file(shape);
+    for (const size_t threads : {1, 2}) {
+        for (const size_t chunk : {1, 6}) {
+            EngineOptions options;
+            options.threads = threads;
+            Engine engine(file.path(), options);
+            const auto ids = random_ids(6, shape.n_vocab, 12);
+            try {
+                engine.logits(ids, chunk);
+                FAIL() << "no error";
+            } catch (const Error& e) {
+                EXPECT_NE(std::string(e.what()).find("layer 2 (feed-forward)"), std::string::npos) << e.what();
+            }
+            EXPECT_EQ(engine.cache->length(), 0u);
+        }
+    }
+}
+
+TEST(Forward, NotANumberInTheLastLayerAndInTheHead) {
+    TinyShape shape;
+    shape.nan_layer = 1;
+    const TinyModelFile last(shape);
+    EXPECT_THROW(Engine(last.path(), {}).logits(std::vector<int32_t>{3}, 1), Error);
+}
+
+TEST(Forward, FullContextSaysSo) {
+    const TinyModelFile file({});
+    EngineOptions options;
+    options.n_ctx = 10;
+    Engine engine(file.path(), options);
+    const auto ids = random_ids(11, 300, 13);
+    engine.logits(std::span(ids).first(8), 8);
+    try {
+        engine.logits(std::span(ids).subspan(8), 3);
+        FAIL() << "no error";
+    } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("context is full"), std::string::npos) << e.what();
+    }
+    EXPECT_EQ(engine.cache->length(), 8u);
+    engine.logits(std::span(ids).subspan(8, 2), 2);
+}
+
+TEST(Forward, IdsOutsideTheVocabularyAreRefused) {
+    const TinyModelFile file({});
+    Engine engine(file.path(), {});
+    EXPECT_THROW(engine.logits(std::vector<int32_t>{-1}, 1), Error);
+    EXPECT_THROW(engine.logits(std::vector<int32_t>{300}, 1), Error);
+}
+
+TEST(Forward, CacheCanBeTakenBack) {
+    const TinyModelFile file({});
+    const auto ids = random_ids(20, 300, 14);
+    Engine engine(file.path(), {});
+    const auto first = engine.logits(ids, 20);
+    engine.cache->set_length(7);
+    const auto again = engine.logits(std::span(ids).subspan(7), 5);
+    EXPECT_TRUE(std::equal(again.begin(), again.end(), first.end() - static_cast<std::ptrdiff_t>(again.size())));
+}
+
+TEST(Forward, CountsItsBuffers) {
+    const TinyModelFile file({});
+    EngineOptions options;
+    Engine engine(file.path(), options);
+    EXPECT_EQ(engine.forward->activation_bytes(), ActivationBuffers::bytes(engine.config, {64, 64, 64, 1}));
+    EXPECT_EQ(engine.cache->bytes(), 2 * 2 * 2 * 16 * 64 * sizeof(float));
+}
+
+}  // namespace
+}  // namespace weir::test

@@ -1,0 +1,148 @@
+#include "tests/engine/tiny_model.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/quantize_weights.h"
+#include "runtime/model/gguf_writer.h"
+
+namespace weir::test {
+namespace {
+
+using kernels::Type;
+
+void add_vocabulary(GgufWriter& writer, size_t n_vocab) {
+    constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6;
+    std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
+    std::vector<int32_t> types{kUnknown, kControl, kControl};
+    for (int byte = 0; byte < 256; ++byte) {
+        char text[8];
+        std::snprintf(text, sizeof text, "<0x%02X>", static_cast<unsigned>(byte));
+        tokens.emplace_back(text);
+        types.push_back(kByte);
+    }
+    // Then "▁", the letters, and pairs of letters.
+    tokens.emplace_back("\xe2\x96\x81");
+    types.push_back(kNormal);
+    for (size_t i = 0; tokens.size() < n_vocab; ++i) {
+        std::string word(1, static_cast<char>('a' + i % 26));
+        if (i >= 26) word += static_cast<char>('a' + (i / 26 - 1) % 26);
+        if (i >= 26 * 27) word += std::to_string(i);
+        tokens.push_back(word);
+        types.push_back(kNormal);
+    }
+    tokens.resize(n_vocab);
+    types.resize(n_vocab);
+    std::vector<float> scores;
+    for (size_t i = 0; i < tokens.size(); ++i) scores.push_back(-static_cast<float>(i));
+    writer.add("tokenizer.ggml.model", "llama");
+    writer.add("tokenizer.ggml.tokens", tokens);
+    writer.add("tokenizer.ggml.scores", scores);
+    writer.add("tokenizer.ggml.token_type", types);
+    writer.add("tokenizer.ggml.bos_token_id", uint32_t{1});
+    writer.add("tokenizer.ggml.eos_token_id", uint32_t{2});
+    writer.add("tokenizer.ggml.unknown_token_id", uint32_t{0});
+}
+
+}  // namespace
+
+void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape) {
+    const size_t head_dim = shape.head_dim != 0 ? shape.head_dim : shape.dim / shape.n_heads;
+    const size_t rope_dims = shape.rope_dims != 0 ? shape.rope_dims : head_dim;
+    GgufWriter writer;
+    writer.add("general.architecture", "llama");
+    writer.add("general.name", "tiny");
+    writer.add("llama.block_count", static_cast<uint32_t>(shape.n_layers));
+    writer.add("llama.embedding_length", static_cast<uint32_t>(shape.dim));
+    writer.add("llama.attention.head_count", static_cast<uint32_t>(shape.n_heads));
+    writer.add("llama.attention.head_count_kv", static_cast<uint32_t>(shape.n_kv_heads));
+    writer.add("llama.feed_forward_length", static_cast<uint32_t>(shape.ffn_dim));
+    writer.add("llama.context_length", static_cast<uint32_t>(shape.n_ctx));
+    writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    writer.add("llama.rope.dimension_count", static_cast<uint32_t>(rope_dims));
+    if (shape.head_dim != 0) {
+        writer.add("llama.attention.key_length", static_cast<uint32_t>(head_dim));
+        writer.add("llama.attention.value_length", static_cast<uint32_t>(head_dim));
+    }
+    if (shape.rope_linear_factor != 1.0f) {
+        writer.add("llama.rope.scaling.type", "linear");
+        writer.add("llama.rope.scaling.factor", shape.rope_linear_factor);
+    }
+    add_vocabulary(writer, shape.n_vocab);
+    if (!shape.chat_template.empty()) writer.add("tokenizer.chat_template", shape.chat_template);
+
+    // File order is not execution order: embedding first, down before attention, as files in the wild have it.
+    struct Plan {
+        size_t index;
+        Type type;
+        uint64_t cols, rows;
+        float mean, deviation;
+        bool nan;
+    };
+    std::vector<Plan> plans;
+    const auto plan = [&](const std::string& name, Type type, uint64_t cols, uint64_t rows, float mean, float deviation,
+                          bool nan = false) {
+        const std::vector<uint64_t> dims = rows == 0 ? std::vector<uint64_t>{cols} : std::vector<uint64_t>{cols, rows};
+        plans.push_back({writer.add_tensor(name, type, dims), type, cols, rows == 0 ? 1 : rows, mean, deviation, nan});
+    };
+    const size_t q_dim = shape.n_heads * head_dim, kv_dim = shape.n_kv_heads * head_dim;
+    const auto spread = [](size_t inputs) { return 1.0f / std::sqrt(static_cast<float>(inputs)); };
+    plan("token_embd.weight", shape.embedding, shape.dim, shape.n_vocab, 0, 1);
+    if (shape.rope_factors) plan("rope_freqs.weight", Type::kF32, rope_dims / 2, 0, 2, 0.3f);
+    for (size_t layer = 0; layer < shape.n_layers; ++layer) {
+        const std::string prefix = "blk." + std::to_string(layer) + ".";
+        plan(prefix + "ffn_down.weight", shape.down, shape.ffn_dim, shape.dim, 0, spread(shape.ffn_dim));
+        plan(prefix + "attn_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
+        plan(prefix + "attn_q.weight", shape.body, shape.dim, q_dim, 0, 2 * spread(shape.dim));
+        plan(prefix + "attn_k.weight", shape.body, shape.dim, kv_dim, 0, 2 * spread(shape.dim));
+        plan(prefix + "attn_v.weight", shape.body, shape.dim, kv_dim, 0, spread(shape.dim));
+        plan(prefix + "attn_output.weight", shape.body, q_dim, shape.dim, 0, spread(q_dim));
+        plan(prefix + "ffn_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
+        plan(prefix + "ffn_gate.weight", shape.body, shape.dim, shape.ffn_dim, 0, spread(shape.dim));
+        plan(prefix + "ffn_up.weight", shape.body, shape.dim, shape.ffn_dim, 0, spread(shape.dim),
+             static_cast<int>(layer) == shape.nan_layer);
+    }
+    plan("output_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
+    if (!shape.tied) plan("output.weight", shape.head, shape.dim, shape.n_vocab, 0, 2 * spread(shape.dim));
+
+    std::vector<std::byte> bytes(writer.file_size());
+    const std::vector<std::byte> header = writer.header();
+    std::copy(header.begin(), header.end(), bytes.begin());
+    std::mt19937 random(shape.seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> row;
+    for (const Plan& p : plans) {
+        for (uint64_t r = 0; r < p.rows; ++r) {
+            row.resize(p.cols);
+            for (float& value : row) value = p.mean + p.deviation * normal(random);
+            if (p.nan && r == 0) row[0] = std::numeric_limits<float>::quiet_NaN();
+            kernels::quantize_weights(p.type, row.data(),
+                                      bytes.data() + writer.tensor_offset(p.index) + r * kernels::row_bytes(p.type, p.cols),
+                                      p.cols);
+        }
+    }
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+TinyModelFile::TinyModelFile(const TinyShape& shape) {
+    static std::atomic<int> count{0};
+    path_ = std::filesystem::temp_directory_path() /
+            ("weir-tiny-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".gguf");
+    write_tiny_model(path_, shape);
+}
+
+TinyModelFile::~TinyModelFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace weir::test

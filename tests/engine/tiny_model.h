@@ -1,0 +1,50 @@
+// Small random llama models, written as GGUF files: every shape that the engine must honour, in milliseconds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "kernels/types.h"
+
+namespace weir::test {
+
+struct TinyShape {
+    size_t n_layers = 2;
+    size_t dim = 64;
+    size_t n_heads = 4;
+    size_t n_kv_heads = 2;
+    size_t head_dim = 0;  // 0: dim / n_heads
+    size_t rope_dims = 0; // 0: all of head_dim
+    size_t ffn_dim = 96;
+    size_t n_vocab = 300;
+    size_t n_ctx = 64;
+    kernels::Type body = kernels::Type::kF32;
+    kernels::Type down = kernels::Type::kF32;
+    kernels::Type embedding = kernels::Type::kF32;
+    kernels::Type head = kernels::Type::kF32;
+    bool tied = false;
+    bool rope_factors = false;
+    float rope_linear_factor = 1.0f;
+    int nan_layer = -1;   // one weight of this layer's ffn_up is NaN (body F32)
+    std::string chat_template;
+    uint32_t seed = 1;
+};
+
+// A SentencePiece vocabulary of control and byte tokens, then words of letters, comes with it.
+void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape);
+
+// A file in the test's temporary folder that is gone with the object.
+class TinyModelFile {
+  public:
+    explicit TinyModelFile(const TinyShape& shape);
+    ~TinyModelFile();
+    TinyModelFile(const TinyModelFile&) = delete;
+    TinyModelFile& operator=(const TinyModelFile&) = delete;
+    std::string path() const { return path_.string(); }
+
+  private:
+    std::filesystem::path path_;
+};
+
+}  // namespace weir::test
