@@ -20,30 +20,6 @@ constexpr size_t kMaxWindowBytes = size_t{1} << 20;
 
 }  // namespace
 
-std::string printable(std::string_view text, size_t max_length) {
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string out;
-    for (const char c : text) {
-        if (out.size() >= max_length) return out + "...";
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte >= 0x20 && byte < 0x7f) {
-            out += c;
-        } else {
-            out += "\\x";
-            out += kHex[byte >> 4];
-            out += kHex[byte & 15];
-        }
-    }
-    return out;
-}
-
-std::string quoted(std::string_view text) {
-    std::string out(1, '\'');
-    out += printable(text);
-    out += '\'';
-    return out;
-}
-
 ByteReader::ByteReader(std::string name, uint64_t file_size, ReadAt read_at)
     : name_(std::move(name)), file_size_(file_size), read_at_(std::move(read_at)) {}
 

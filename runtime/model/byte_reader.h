@@ -11,17 +11,10 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
 namespace weir {
-
-// Text from a file made fit for a message: control bytes and bytes that are not ASCII escaped, long text cut
-// short.
-std::string printable(std::string_view text, size_t max_length = 80);
-// The same between single quotes.
-std::string quoted(std::string_view text);
 
 class ByteReader {
   public:

@@ -2,11 +2,12 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <span>
 #include <utility>
 #include <variant>
 
 #include "runtime/error.h"
-#include "runtime/model/byte_reader.h"
+#include "runtime/model/printable.h"
 
 namespace weir {
 namespace {
@@ -214,22 +215,17 @@ class ConfigReader {
         for (const uint64_t dim : dims) same = same && tensor.dims[d++] == dim;
         while (same && d < 4) same = tensor.dims[d++] == 1;
         if (!same)
-            fail("tensor " + quoted(name) + " has shape " + shape(tensor) + "; " + shape(dims) +
-                 " is needed");
+            fail("tensor " + quoted(name) + " has shape " + shape(std::span(tensor.dims, tensor.n_dims)) +
+                 "; " + shape(std::span(dims.begin(), dims.size())) + " is needed");
         ++n_expected_;
     }
 
-    static std::string shape(const GgufTensor& tensor) {
+    static std::string shape(std::span<const uint64_t> dims) {
         std::string out;
-        for (uint32_t d = 0; d < tensor.n_dims; ++d) {
-            out += (d == 0 ? "" : " x ") + std::to_string(tensor.dims[d]);
+        for (const uint64_t dim : dims) {
+            if (!out.empty()) out += " x ";
+            out += std::to_string(dim);
         }
-        return out;
-    }
-
-    static std::string shape(std::initializer_list<uint64_t> dims) {
-        std::string out;
-        for (const uint64_t dim : dims) out += (out.empty() ? "" : " x ") + std::to_string(dim);
         return out;
     }
 

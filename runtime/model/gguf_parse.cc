@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/model/byte_reader.h"
+#include "runtime/model/printable.h"
 
 namespace weir {
 namespace {

@@ -8,7 +8,8 @@ std::vector<std::string> walk_order(const ModelConfig& config) {
                                              "ffn_gate", "ffn_up", "ffn_down"};
     std::vector<std::string> names;
     for (size_t layer = 0; layer < config.n_layers; ++layer)
-        for (const char* matrix : kLayer) names.push_back("blk." + std::to_string(layer) + "." + matrix + ".weight");
+        for (const char* matrix : kLayer)
+            names.push_back("blk." + std::to_string(layer) + "." + matrix + ".weight");
     names.push_back(config.tied_head ? "token_embd.weight" : "output.weight");
     return names;
 }
@@ -31,8 +32,7 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
 
         PlacedRange* last = map.ranges.empty() ? nullptr : &map.ranges.back();
         const bool follows = last != nullptr && tensor.offset >= previous_end &&
-                             begin <= last->file_offset + last->bytes &&
-                             begin >= last->file_offset;
+                             begin <= last->file_offset + last->bytes && begin >= last->file_offset;
         if (follows) {
             // The tensor before ends in the page where this one begins: they share it.
             map.tensors.push_back({&tensor, last->place + (tensor.offset - last->file_offset)});

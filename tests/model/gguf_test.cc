@@ -342,12 +342,5 @@ TEST(ByteReader, CheckedArithmetic) {
     EXPECT_THROW(reader.need(11, "x"), Error);
 }
 
-TEST(ByteReader, PrintableIsOneShortLine) {
-    EXPECT_EQ(printable("plain"), "plain");
-    EXPECT_EQ(printable("\xc3\xa4\n"), "\\xc3\\xa4\\x0a");
-    EXPECT_EQ(printable(std::string(200, 'x')), std::string(80, 'x') + "...");
-    EXPECT_EQ(quoted("a"), "'a'");
-}
-
 }  // namespace
 }  // namespace weir

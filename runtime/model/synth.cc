@@ -1,0 +1,289 @@
+#include "runtime/model/synth.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/model/gguf_writer.h"
+#include "runtime/model/printable.h"
+#include "runtime/model/synth_vocab.h"
+#include "runtime/model/synth_weights.h"
+
+namespace weir {
+namespace {
+
+struct Shape {
+    const char* name;
+    const char* like;
+    uint32_t dim, layers, heads, kv_heads, ffn, vocab, context;
+    float rope_base;
+};
+
+constexpr Shape kShapes[] = {
+    {"1.1b", "TinyLlama 1.1B", 2048, 22, 32, 4, 5632, 32000, 2048, 10000.0f},
+    {"3b", "Llama 3.2 3B with a head of its own", 3072, 28, 24, 8, 8192, 128256, 8192, 500000.0f},
+    {"7b", "Llama 2 7B", 4096, 32, 32, 32, 11008, 32000, 4096, 10000.0f},
+    {"13b", "Llama 2 13B", 5120, 40, 40, 40, 13824, 32000, 4096, 10000.0f},
+};
+
+struct MatrixType {
+    const char* name;
+    kernels::Type type;
+    uint32_t file_type;  // general.file_type
+};
+
+constexpr MatrixType kTypes[] = {
+    {"q4_0", kernels::Type::kQ4_0, 2},
+    {"q4_k", kernels::Type::kQ4_K, 14},
+    {"q8_0", kernels::Type::kQ8_0, 7},
+    {"f16", kernels::Type::kF16, 1},
+};
+
+constexpr size_t kMaxLayers = 1024;
+
+template <typename Entry, size_t n>
+std::string names(const Entry (&entries)[n]) {
+    std::string out;
+    for (const Entry& entry : entries) {
+        if (!out.empty()) out += ' ';
+        out += entry.name;
+    }
+    return out;
+}
+
+template <typename Entry, size_t n>
+const Entry& pick(const Entry (&entries)[n], const std::string& name, const char* what) {
+    for (const Entry& entry : entries) {
+        if (name == entry.name) return entry;
+    }
+    throw UsageError(std::string("unknown ") + what + " " + quoted(name) + "; there are: " + names(entries));
+}
+
+// A tensor and the standard deviation of its weights; 0 marks a norm, whose weights are 1.
+struct Part {
+    size_t index;
+    kernels::Type type;
+    double deviation;
+};
+
+// The file's header, and what is to be written behind it.
+struct Plan {
+    GgufWriter writer;
+    std::vector<Part> parts;
+};
+
+// Weights of deviation 1 / sqrt(row length) keep activations at the size they came in. Three things differ,
+// to keep the model from being degenerate: what is added to the residual stream is made smaller as in GPT-2's
+// initialisation, so that the stream does not grow with the depth; an embedding of its own has deviation 1,
+// so that the token is not drowned by the first layer; the head's logits spread by 3, about as a trained
+// model's do.
+Plan make_plan(const SynthOptions& options) {
+    const Shape& shape = pick(kShapes, options.shape, "shape");
+    const MatrixType& matrix = pick(kTypes, options.type, "type");
+    const size_t n_layers = options.n_layers == 0 ? shape.layers : options.n_layers;
+    const size_t n_vocab = options.n_vocab == 0 ? shape.vocab : options.n_vocab;
+    if (n_layers > kMaxLayers) throw UsageError("more than " + std::to_string(kMaxLayers) + " layers");
+    if (n_vocab < kMinSynthVocab || n_vocab > kMaxSynthVocab) {
+        throw UsageError("a vocabulary of " + std::to_string(n_vocab) +
+                         " tokens: " + std::to_string(kMinSynthVocab) + " to " +
+                         std::to_string(kMaxSynthVocab) + " are possible");
+    }
+
+    Plan plan;
+    GgufWriter& w = plan.writer;
+    w.add("general.architecture", "llama");
+    w.add("general.name", std::string("synthetic ") + shape.name + " " + matrix.name + ", random weights");
+    w.add("general.description", std::string("Random weights in the dimensions of ") + shape.like +
+                                     ", seed " + std::to_string(options.seed) +
+                                     ". Made for measurements; its text is noise.");
+    w.add("general.file_type", matrix.file_type);
+    w.add("general.quantization_version", uint32_t{2});
+    const uint32_t head_dim = shape.dim / shape.heads;
+    w.add("llama.block_count", static_cast<uint32_t>(n_layers));
+    w.add("llama.context_length", shape.context);
+    w.add("llama.embedding_length", shape.dim);
+    w.add("llama.feed_forward_length", shape.ffn);
+    w.add("llama.attention.head_count", shape.heads);
+    w.add("llama.attention.head_count_kv", shape.kv_heads);
+    w.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    w.add("llama.rope.dimension_count", head_dim);
+    w.add("llama.rope.freq_base", shape.rope_base);
+    w.add("llama.vocab_size", static_cast<uint32_t>(n_vocab));
+    const SynthVocab vocab = make_synth_vocab(n_vocab);
+    w.add("tokenizer.ggml.model", "llama");
+    w.add("tokenizer.ggml.pre", "default");
+    w.add("tokenizer.ggml.tokens", vocab.tokens);
+    w.add("tokenizer.ggml.scores", vocab.scores);
+    w.add("tokenizer.ggml.token_type", vocab.types);
+    w.add("tokenizer.ggml.unknown_token_id", uint32_t{0});
+    w.add("tokenizer.ggml.bos_token_id", uint32_t{1});
+    w.add("tokenizer.ggml.eos_token_id", uint32_t{2});
+    w.add("tokenizer.ggml.add_bos_token", true);
+    w.add("tokenizer.ggml.add_eos_token", false);
+
+    const auto norm = [&](const std::string& name) {
+        plan.parts.push_back({w.add_tensor(name, kernels::Type::kF32, {shape.dim}), kernels::Type::kF32, 0});
+    };
+    const auto add = [&](const std::string& name, uint64_t cols, uint64_t rows, double deviation) {
+        plan.parts.push_back({w.add_tensor(name, matrix.type, {cols, rows}), matrix.type, deviation});
+    };
+    const uint64_t dim = shape.dim;
+    const uint64_t ffn = shape.ffn;
+    const uint64_t kv_dim = uint64_t{head_dim} * shape.kv_heads;
+    const double from_dim = 1 / std::sqrt(static_cast<double>(dim));
+    const double from_ffn = 1 / std::sqrt(static_cast<double>(ffn));
+    const double residual = 1 / std::sqrt(2.0 * static_cast<double>(n_layers));
+    constexpr double kLogits = 3;
+
+    // The order in which converters write files, which is not the order of execution.
+    add("token_embd.weight", dim, n_vocab, options.tied ? kLogits * from_dim : 1.0);
+    for (size_t layer = 0; layer < n_layers; ++layer) {
+        const std::string block = "blk." + std::to_string(layer) + ".";
+        add(block + "attn_k.weight", dim, kv_dim, from_dim);
+        norm(block + "attn_norm.weight");
+        add(block + "attn_output.weight", dim, dim, from_dim * residual);
+        add(block + "attn_q.weight", dim, dim, from_dim);
+        add(block + "attn_v.weight", dim, kv_dim, from_dim);
+        add(block + "ffn_down.weight", ffn, dim, from_ffn * residual);
+        add(block + "ffn_gate.weight", dim, ffn, from_dim);
+        norm(block + "ffn_norm.weight");
+        add(block + "ffn_up.weight", dim, ffn, from_dim);
+    }
+    if (!options.tied) add("output.weight", dim, n_vocab, kLogits * from_dim);
+    norm("output_norm.weight");
+    return plan;
+}
+
+// PATH.partial, which ends as PATH or as nothing.
+class PartialFile {
+  public:
+    explicit PartialFile(const std::string& path) : path_(path), partial_(path + ".partial") {
+        struct stat status {};
+        if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+            throw Error(path + ": is no regular file; name another");
+        }
+        fd_ = create();
+        if (fd_ < 0 && errno == EEXIST && ::unlink(partial_.c_str()) == 0)
+            fd_ = create();  // of a run that was killed
+        if (fd_ < 0) fail("cannot create", errno);
+    }
+    ~PartialFile() {
+        if (fd_ < 0) return;
+        ::close(fd_);
+        ::unlink(partial_.c_str());
+    }
+    PartialFile(const PartialFile&) = delete;
+    PartialFile& operator=(const PartialFile&) = delete;
+
+    void reserve(uint64_t bytes) {
+        struct statvfs disk {};
+        if (::fstatvfs(fd_, &disk) == 0) {
+            const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+            if (free < bytes) {
+                throw Error(path_ + ": no room: " + std::to_string(bytes >> 20) + " MiB are needed, " +
+                            std::to_string(free >> 20) + " MiB are free");
+            }
+        }
+        // Where the file system can, the room is taken now rather than missed later. It need not be able to.
+        if (::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
+        if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) fail("cannot take the room", errno);
+    }
+
+    void write(uint64_t offset, std::span<const std::byte> bytes) {
+        while (!bytes.empty()) {
+            const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) fail("cannot write", errno);
+            bytes = bytes.subspan(static_cast<size_t>(n));
+            offset += static_cast<uint64_t>(n);
+        }
+    }
+
+    void finish(uint64_t bytes) {
+        if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail("cannot set the size", errno);
+        if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot rename to " + quoted(path_), errno);
+        const int fd = std::exchange(fd_, -1);
+        if (::close(fd) == 0) return;
+        const int error = errno;
+        ::unlink(path_.c_str());
+        throw Error(path_ + ": cannot write: " + std::strerror(error));
+    }
+
+  private:
+    int create() const { return ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); }
+
+    [[noreturn]] void fail(const std::string& what, int error) const {
+        throw Error(partial_ + ": " + what + ": " + std::strerror(error));
+    }
+
+    std::string path_;
+    std::string partial_;
+    int fd_ = -1;
+};
+
+void fill_ones(std::span<std::byte> out) {
+    const float one = 1.0f;
+    for (size_t i = 0; i < out.size(); i += sizeof one) std::memcpy(out.data() + i, &one, sizeof one);
+}
+
+}  // namespace
+
+std::string synth_shapes() {
+    return names(kShapes);
+}
+std::string synth_types() {
+    return names(kTypes);
+}
+
+uint64_t synth_file_bytes(const SynthOptions& options) {
+    return make_plan(options).writer.file_size();
+}
+
+void write_synth(const SynthOptions& options, const std::string& path,
+                 const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
+    const Plan plan = make_plan(options);
+    const uint64_t total = plan.writer.file_size();
+    PartialFile file(path);
+    file.reserve(total);
+
+    // Chunks that stay in the CPU's cache between being made and being copied by the kernel; larger ones were
+    // slower.
+    constexpr size_t kChunkBytes = size_t{1} << 20;
+    std::vector<std::byte> chunk(kChunkBytes);
+    file.write(0, plan.writer.header());
+    for (const Part& part : plan.parts) {
+        const uint64_t begin = plan.writer.tensor_offset(part.index);
+        const uint64_t bytes = plan.writer.tensor_bytes(part.index);
+        const size_t step = kChunkBytes - kChunkBytes % kernels::traits(part.type).block_bytes;
+        const auto source = part.deviation == 0
+                                ? nullptr
+                                : WeightSource::make(part.type, part.deviation, options.seed, part.index);
+        for (uint64_t at = 0; at < bytes; at += step) {
+            const auto out =
+                std::span(chunk).first(static_cast<size_t>(std::min<uint64_t>(step, bytes - at)));
+            if (source) {
+                source->fill(out);
+            } else {
+                fill_ones(out);
+            }
+            file.write(begin + at, out);
+            if (!go_on(begin + at + out.size(), total))
+                throw Error(path + ": stopped; nothing is left of it");
+        }
+    }
+    file.finish(total);
+}
+
+}  // namespace weir

@@ -1,0 +1,197 @@
+#include "runtime/model/synth_weights.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kernels/kernels.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014): one addition and two multiplications for 64 good bits.
+class Random {
+  public:
+    explicit Random(uint64_t seed) : state_(seed) {}
+
+    uint64_t next() {
+        uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+
+  private:
+    uint64_t state_;
+};
+
+uint16_t half(double value) {
+    const auto narrow = static_cast<float>(value);
+    uint16_t out = 0;
+    kernels::select_kernels("scalar")->f32_to_f16(&narrow, 1, &out);
+    return out;
+}
+
+// Scales differ from block to block by up to a quarter. Their root mean square is 1.
+constexpr size_t kScales = 64;
+double scale_factor(size_t i) {
+    const double spread = 0.75 + 0.5 * (static_cast<double>(i) + 0.5) / kScales;
+    return spread / std::sqrt(1.0 + 0.25 / 12);
+}
+
+// Standard deviation of a code that is uniform over n whole numbers.
+double uniform_deviation(double n) {
+    return std::sqrt((n * n - 1) / 12);
+}
+
+template <typename T>
+std::byte* put(std::byte* out, T value) {
+    std::memcpy(out, &value, sizeof(T));
+    return out + sizeof(T);
+}
+
+// Halves from a table of evenly spaced values.
+class F16Source final : public WeightSource {
+  public:
+    F16Source(double deviation, Random random) : random_(random) {
+        constexpr auto kSize = static_cast<double>(kValues);
+        for (size_t i = 0; i < kValues; ++i) {
+            const double centred = (static_cast<double>(i) - (kSize - 1) / 2);
+            values_[i] = half(deviation * centred / uniform_deviation(kSize));
+        }
+    }
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        while (end - to >= 8) {
+            const uint64_t bits = random_.next();
+            for (int i = 0; i < 4; ++i) to = put(to, values_[bits >> (16 * i) & (kValues - 1)]);
+        }
+        while (to != end) to = put(to, values_[random_.next() & (kValues - 1)]);
+    }
+
+  private:
+    static constexpr size_t kValues = 4096;
+    Random random_;
+    std::array<uint16_t, kValues> values_;
+};
+
+// weight = scale * (code - 8): the codes' mean is half a step below zero, so the scales' signs alternate at
+// random.
+class Q4_0Source final : public WeightSource {
+  public:
+    Q4_0Source(double deviation, Random random) : random_(random) {
+        const double code = std::sqrt(uniform_deviation(16) * uniform_deviation(16) + 0.25);
+        for (size_t i = 0; i < kScales; ++i) {
+            scales_[i] = half(deviation * scale_factor(i) / code);
+            scales_[i + kScales] = static_cast<uint16_t>(scales_[i] | 0x8000u);
+        }
+    }
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        while (to != end) {
+            to = put(to, scales_[random_.next() % (2 * kScales)]);
+            to = put(to, random_.next());
+            to = put(to, random_.next());
+        }
+    }
+
+  private:
+    Random random_;
+    std::array<uint16_t, 2 * kScales> scales_;
+};
+
+// weight = scale * code, codes -127 to 127.
+class Q8_0Source final : public WeightSource {
+  public:
+    Q8_0Source(double deviation, Random random) : random_(random) {
+        for (size_t i = 0; i < kScales; ++i) {
+            scales_[i] = half(deviation * scale_factor(i) / uniform_deviation(255));
+        }
+    }
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        while (to != end) {
+            to = put(to, scales_[random_.next() % kScales]);
+            for (int i = 0; i < 4; ++i) to = put(to, codes());
+        }
+    }
+
+  private:
+    // Eight codes. -128 is none that a quantiser writes: such bytes get their lowest bit set.
+    uint64_t codes() {
+        constexpr uint64_t kLow = 0x0101010101010101u;
+        constexpr uint64_t kAllButHigh = 0x7f7f7f7f7f7f7f7fu;
+        const uint64_t bits = random_.next();
+        const uint64_t flipped = bits ^ ~kAllButHigh;  // 0 in bytes that are -128
+        const uint64_t not_zero = ((flipped & kAllButHigh) + kAllButHigh) | flipped;
+        return bits | (~(not_zero >> 7) & kLow);
+    }
+
+    Random random_;
+    std::array<uint16_t, kScales> scales_;
+};
+
+// weight = d * scale * code - dmin * min. Each group's scale is its min too, 32 to 63 of 6 bits, and dmin
+// is 7.5 d: the middle of the codes is zero.
+class Q4_KSource final : public WeightSource {
+  public:
+    Q4_KSource(double deviation, Random random) : random_(random) {
+        double squares = 0;
+        for (int scale = 32; scale < 64; ++scale) squares += scale * scale;
+        const double unit = std::sqrt(squares / 32) * uniform_deviation(16);
+        for (size_t i = 0; i < kScales; ++i) {
+            const double d = deviation * scale_factor(i) / unit;
+            scales_[i] = static_cast<uint32_t>(half(d)) | static_cast<uint32_t>(half(7.5 * d)) << 16;
+        }
+    }
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        while (to != end) {
+            to = put(to, scales_[random_.next() % kScales]);
+            // Groups 0-3 keep scale and min in the low six bits of bytes 0-3 and 4-7; groups 4-7 in a nibble
+            // each of bytes 8-11 and the two bits left over in bytes 0-3 and 4-7.
+            const uint64_t bits = random_.next();
+            const auto low = static_cast<uint32_t>(bits) | 0xa0a0a0a0u;
+            const auto nibbles = static_cast<uint32_t>(bits >> 32) & 0x0f0f0f0fu;
+            to = put(to, low);
+            to = put(to, low);
+            to = put(to, nibbles | nibbles << 4);
+            for (int i = 0; i < 16; ++i) to = put(to, random_.next());
+        }
+    }
+
+  private:
+    Random random_;
+    std::array<uint32_t, kScales> scales_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double deviation, uint64_t seed,
+                                                 uint64_t stream) {
+    const Random random(Random(Random(seed).next() + stream).next());
+    switch (type) {
+        case kernels::Type::kF16:
+            return std::make_unique<F16Source>(deviation, random);
+        case kernels::Type::kQ4_0:
+            return std::make_unique<Q4_0Source>(deviation, random);
+        case kernels::Type::kQ8_0:
+            return std::make_unique<Q8_0Source>(deviation, random);
+        case kernels::Type::kQ4_K:
+            return std::make_unique<Q4_KSource>(deviation, random);
+        default:
+            throw Error(std::string("no random weights of type ") + kernels::traits(type).name);
+    }
+}
+
+}  // namespace weir
