@@ -1,0 +1,66 @@
+// The prompts of the expected answers give the ids that are recorded with them, and the chat format gives the prompts.
+#include <nlohmann/json.hpp>
+
+#include "runtime/model/chat.h"
+#include "tests/tokenizer/vocab_material.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+
+void check_prompts(const std::filesystem::path& gguf, const json& cases) {
+    const Tokenizer& tokenizer = test::load_tokenizer(gguf);
+    ASSERT_FALSE(cases.empty());
+    for (const json& expected : cases) {
+        const auto prompt = expected.at("prompt").get<std::string>();
+        const auto ids = expected.at("prompt_ids").get<std::vector<TokenId>>();
+        EXPECT_EQ(tokenizer.encode(prompt, true, true), ids) << prompt;
+        EXPECT_EQ(tokenizer.decode(ids, true), (tokenizer.adds_bos() ? "<s>" : "") + prompt);
+    }
+}
+
+TEST(PromptIds, Smollm2) {
+    const auto expected = test::shared_file("models/expected/smollm2-q4_1.json");
+    if (!test::require_material(expected) || !test::require_material(test::smollm2_file())) return;
+    check_prompts(test::smollm2_file(), json::parse(test::read_file(expected)).at("cases"));
+}
+
+TEST(PromptIds, WeirDemo8m) {
+    const auto expected = test::shared_file("models/expected/weir-demo-8m-f16.json");
+    const auto gguf = test::shared_file("models/weir-demo-8m-f16.gguf");
+    if (!test::require_material(expected) || !test::require_material(gguf)) return;
+    check_prompts(gguf, json::parse(test::read_file(expected)));
+}
+
+TEST(PromptIds, Stories260K) {
+    const auto expected = test::shared_file("models/expected/stories260K-F32.json");
+    const auto gguf = test::shared_file("models/stories260K-F32.gguf");
+    if (!test::require_material(expected) || !test::require_material(gguf)) return;
+    json one = json::parse(test::read_file(expected));
+    one["prompt"] = "Once upon a time";
+    check_prompts(gguf, json::array({one}));
+}
+
+TEST(PromptIds, Smollm2sChatFormat) {
+    const auto expected = test::shared_file("models/expected/smollm2-q4_1.json");
+    if (!test::require_material(expected) || !test::require_material(test::smollm2_file())) return;
+    const GgufFile file = GgufFile::open(test::smollm2_file().string());
+    const std::string* jinja = file.get_string("tokenizer.chat_template");
+    ASSERT_NE(jinja, nullptr);
+    const std::optional<ChatFamily> family = recognise_chat_template(*jinja);
+    ASSERT_EQ(family, ChatFamily::kChatMl);
+    const std::string system = default_system_prompt(*family, *jinja);
+    EXPECT_EQ(system, "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+
+    const json cases = json::parse(test::read_file(expected)).at("cases");
+    const std::vector<std::string> questions = {"What is the capital of France?",
+                                                "Write a short story about a lighthouse keeper.",
+                                                "Explain what virtual memory is, in two sentences."};
+    for (size_t i = 0; i < questions.size(); ++i) {
+        EXPECT_EQ(wrap_chat(*family, system, questions[i]), cases.at(i).at("prompt").get<std::string>());
+    }
+}
+
+}  // namespace
+}  // namespace weir
