@@ -1,6 +1,7 @@
 #include "runtime/model/tokenizer.h"
 
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 #include "runtime/model/byte_reader.h"
 #include "runtime/model/tokenizer_bpe.h"
 #include "runtime/model/tokenizer_pre.h"

@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 #include "runtime/model/byte_reader.h"
 #include "runtime/model/utf8.h"
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 #include "runtime/model/byte_reader.h"
 #include "runtime/model/utf8.h"
 

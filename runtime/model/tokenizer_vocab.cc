@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 #include "runtime/model/byte_reader.h"
 
 namespace weir {

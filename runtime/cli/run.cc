@@ -1,0 +1,200 @@
+// `weir run`: a prompt on one side, text on the other, and at the end what it took.
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <random>
+
+#include "runtime/cli/commands.h"
+#include "runtime/cli/run_options.h"
+#include "runtime/cli/run_report.h"
+#include "runtime/engine/activation_buffers.h"
+#include "runtime/engine/budget.h"
+#include "runtime/engine/forward.h"
+#include "runtime/engine/generate.h"
+#include "runtime/engine/kv_cache.h"
+#include "runtime/engine/team.h"
+#include "runtime/error.h"
+#include "runtime/model/chat.h"
+#include "runtime/model/config.h"
+#include "runtime/model/gguf.h"
+#include "runtime/model/model_map.h"
+#include "runtime/model/tokenizer.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::atomic<bool> stop_wanted{false};
+std::atomic<int> stop_signal{0};
+
+// The first one asks the run to end after the token under way, the second ends the process at once.
+void on_stop_signal(int signal) {
+    if (stop_wanted.exchange(true)) ::_exit(128 + signal);
+    stop_signal = signal;
+}
+
+void install_stop_signals() {
+    struct sigaction action = {};
+    action.sa_handler = on_stop_signal;
+    for (const int s : {SIGINT, SIGTERM}) ::sigaction(s, &action, nullptr);
+}
+
+std::string read_prompt(const RunOptions& o) {
+    if (o.prompt) return *o.prompt;
+    std::string text;
+    if (o.prompt_file == "-") {
+        text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    } else {
+        std::ifstream file(o.prompt_file, std::ios::binary);
+        if (!file) throw Error(o.prompt_file + ": cannot read the prompt: " + std::strerror(errno));
+        text.assign(std::istreambuf_iterator<char>(file), {});
+        if (file.bad()) throw Error(o.prompt_file + ": cannot read the prompt");
+    }
+    return text;
+}
+
+std::string wrap_prompt(const GgufFile& file, const RunOptions& o, const std::string& prompt) {
+    const std::string* const jinja = file.get_string("tokenizer.chat_template");
+    if (jinja == nullptr) throw Error(file.path() + ": --chat: the file has no chat template; give the prompt as it is, without --chat");
+    const std::optional<ChatFamily> family = recognise_chat_template(*jinja);
+    if (!family)
+        throw Error(file.path() + ": --chat: the file's chat template is none that is known here (ChatML is); give the prompt as it is, without --chat");
+    return wrap_chat(*family, o.system ? *o.system : default_system_prompt(*family, *jinja), prompt);
+}
+
+size_t choose_context(const RunOptions& o, const ModelConfig& config, const std::string& path) {
+    if (o.context == 0) return std::min(config.n_ctx_train, kDefaultContext);
+    if (o.context > config.n_ctx_train && !o.quiet) {
+        std::fprintf(stderr, "weir: warning: %s was trained on %zu tokens of context and -c asks for %zu: expect nonsense beyond\n",
+                     path.c_str(), config.n_ctx_train, o.context);
+    }
+    return o.context;
+}
+
+Budget choose_budget(const RunOptions& o, const GgufFile& file, const ModelConfig& config, size_t threads,
+                     size_t kv_bytes, size_t activation_bytes) {
+    const ModelMap map = build_model_map(file, config, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
+    BudgetInput in;
+    in.mode = o.store.mode;
+    in.limits = read_memory_limits();
+    if (o.ram) in.ram = o.ram->of(in.limits.whole());
+    if (o.weights_ram) in.weights_ram = o.weights_ram->of(map.weights_bytes);
+    in.base = resident_now();
+    in.kv_cache = kv_bytes;
+    in.activations = activation_bytes;
+    in.weights = map.weights_bytes + (config.tied_head ? 0 : map.embedding->bytes);
+    in.threads = threads;
+    if (o.store.mode == PagingMode::kMmap && (o.ram || o.weights_ram))
+        std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
+    return divide_memory(in);
+}
+
+int run(const RunOptions& o) {
+    const auto start = Clock::now();
+    check_run_options(o);
+    install_stop_signals();
+    const kernels::KernelSet* const kernels = kernels::select_kernels(std::getenv("WEIR_KERNELS"));
+    if (kernels == nullptr)
+        throw UsageError(std::string("WEIR_KERNELS=") + std::getenv("WEIR_KERNELS") + ": unknown, or not for this CPU; known: " + known_kernel_sets());
+
+    const GgufFile file = GgufFile::open(o.model);
+    const ModelConfig config = read_config(file);
+    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file, o.pre_tokenizer);
+    const std::string text = read_prompt(o);
+    const std::vector<TokenId> prompt = tokenizer->encode(o.chat ? wrap_prompt(file, o, text) : text, true, true);
+
+    const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
+    const size_t context = choose_context(o, config, o.model);
+    if (prompt.size() > context)
+        throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " + std::to_string(context) +
+                    "; give a larger one (-c) or a shorter prompt");
+    const size_t batch = std::clamp<size_t>(prompt.size(), 1, o.batch);
+    const BufferShape shape = {batch, 1, context, threads};
+    const Budget budget = choose_budget(o, file, config, threads, KvCache::bytes(config, o.kv_type, context),
+                                        ActivationBuffers::bytes(config, shape));
+
+    StoreOptions store_options = o.store;
+    store_options.frame_bytes = budget.frames;
+    store_options.workers = threads;
+    store_options.progress = ::isatty(STDERR_FILENO) != 0 && !o.quiet;
+    const std::unique_ptr<WeightStore> store = WeightStore::open(file, config, store_options);
+    const Model model = bind_model(file, config, *store);
+    KvCache cache(config, o.kv_type, context);
+    Team team(threads);  // after the store: workers are gone before the Region is
+    const ActivationForms forms = o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product();
+    Forward forward(model, *store, cache, team, *kernels, forms, batch);
+
+    RunReport report;
+    report.options = &o;
+    report.config = &config;
+    report.budget = budget;
+    report.kernels = kernels->name;
+    report.threads = threads;
+    report.context = context;
+    report.seed = o.seed ? *o.seed : std::random_device{}();
+    report.load_s = std::chrono::duration<double>(Clock::now() - start).count();
+    report.store = store->stats();
+    if (!o.quiet) print_configuration(report);
+
+    GenerateOptions generate_options;
+    generate_options.sampler = o.sampler;
+    generate_options.sampler.seed = report.seed;
+    generate_options.max_tokens = o.n_tokens < 0 ? SIZE_MAX : static_cast<size_t>(o.n_tokens);
+    generate_options.ignore_end = o.ignore_end;
+    bool output_ok = true;
+    std::string answer;
+    GenerateHooks hooks;
+    hooks.stop = &stop_wanted;
+    hooks.on_token = [&](TokenId id) {
+        const std::string piece = tokenizer->piece(id);
+        answer += piece;
+        if (!o.json) output_ok = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && std::fflush(stdout) == 0;
+        return output_ok;
+    };
+    const bool shows_progress = store_options.progress;
+    bool progress_shown = false;
+    hooks.on_prompt = [&](size_t done, size_t total) {
+        if (!shows_progress || Clock::now() - start < std::chrono::seconds(1)) return;
+        if (done < total) std::fprintf(stderr, "\rprompt: %zu of %zu tokens ", done, total);
+        if (done == total && progress_shown) std::fprintf(stderr, "\r%*s\r", 50, "");
+        progress_shown = true;
+    };
+    report.result = generate(forward, cache, *store, *tokenizer, prompt, generate_options, hooks);
+    report.store = store->stats();
+    report.prompt = &prompt;
+    report.text = &answer;
+
+    if (o.json) {
+        output_ok = print_json(report);
+    } else if (output_ok) {
+        output_ok = std::fputc('\n', stdout) != EOF && std::fflush(stdout) == 0;
+    }
+    if (!o.quiet) print_statistics(report);
+    if (!output_ok) return 1;  // whoever read the text has gone: nothing to say to it
+    if (stop_signal != 0) return 128 + stop_signal;
+    return 0;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* const parser = app.add_subcommand("run", "continue a prompt");
+    add_run_options(*parser, options.get());
+    return [options] { return run(*options); };
+}
+
+}  // namespace weir

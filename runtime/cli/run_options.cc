@@ -1,0 +1,85 @@
+#include "runtime/cli/run_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <map>
+
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+template <typename T>
+void add_choice(CLI::App& parser, const std::string& name, T* value, const std::map<std::string, T>& choices,
+                const std::string& what) {
+    parser.add_option(name, *value, what)->transform(CLI::Transformer(choices, CLI::ignore_case))->type_name("")
+        ->check(CLI::IsMember([&] {
+            std::vector<T> values;
+            for (const auto& [text, v] : choices) values.push_back(v);
+            return values;
+        }()));
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& parser, RunOptions* o) {
+    const auto size_option = [&](const char* name, std::optional<SizeArg>* to, const char* what) {
+        parser.add_option_function<std::string>(name, [name, to](const std::string& text) { *to = parse_size(text, name); },
+                                                what)->type_name("SIZE|N%");
+    };
+    parser.add_option("model,-m,--model", o->model, "GGUF file")->required()->type_name("FILE");
+    parser.add_option("-p,--prompt", o->prompt, "text to continue")->type_name("TEXT");
+    parser.add_option("-f,--file", o->prompt_file, "read the prompt from a file, - for standard input")->type_name("FILE");
+    parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
+        ->check(CLI::Range(-1LL, 1LL << 31));
+    parser.add_option("-c,--ctx-size", o->context, "context in tokens (default: the model's, at most 4096)")
+        ->check(CLI::Range(size_t{0}, size_t{1} << 24));
+    parser.add_option("-t,--threads", o->threads, "decode threads (default: physical cores)")->check(CLI::Range(size_t{1}, size_t{256}));
+    parser.add_option("-b,--batch-size", o->batch, "tokens of the prompt computed together at most")->capture_default_str()
+        ->check(CLI::Range(size_t{1}, size_t{4096 / 8}));
+
+    const std::string sampling = "Sampling";
+    parser.add_option("--temp", o->sampler.temperature, "temperature, 0 for greedy")->capture_default_str()->check(CLI::Range(0.0f, 100.0f))->group(sampling);
+    parser.add_flag_callback("--greedy", [o] { o->sampler.temperature = 0; }, "the same as --temp 0")->group(sampling);
+    parser.add_option("--top-k", o->sampler.top_k, "0: off")->capture_default_str()->group(sampling);
+    parser.add_option("--top-p", o->sampler.top_p, "1: off")->capture_default_str()->check(CLI::Range(0.0f, 1.0f))->group(sampling);
+    parser.add_option("--min-p", o->sampler.min_p, "0: off")->capture_default_str()->check(CLI::Range(0.0f, 1.0f))->group(sampling);
+    parser.add_option("--repeat-penalty", o->sampler.repeat_penalty, "1: off")->capture_default_str()->check(CLI::Range(0.01f, 100.0f))->group(sampling);
+    parser.add_option("--repeat-last-n", o->sampler.repeat_last_n, "tokens that are penalised")->capture_default_str()->group(sampling);
+    parser.add_option("--seed", o->seed, "of the draws (default: random, and reported)")->group(sampling);
+    parser.add_flag("--ignore-eos", o->ignore_end, "go on after an end token")->group(sampling);
+
+    const std::string memory = "Memory";
+    size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
+    parser.get_option("--ram")->group(memory);
+    size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
+    parser.get_option("--weights-ram")->group(memory);
+    add_choice<PagingMode>(parser, "--paging", &o->store.mode,
+                           {{"uffd", PagingMode::kUffd}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
+                           "uffd: our own paging; mmap: the kernel's; resident: all weights in memory");
+    parser.get_option("--paging")->group(memory);
+    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "f16 or f32");
+    parser.get_option("--kv-type")->group(memory);
+    add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
+                     "off: weights that are not here fault instead of being waited for");
+    parser.get_option("--gates")->group(memory);
+    parser.add_option("--install", o->store.install, "auto, move or copy: how pages get into place")->capture_default_str()->group(memory);
+    parser.add_option("--reader", o->store.reader, "auto, io_uring or pread")->capture_default_str()->group(memory);
+    parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(memory);
+
+    add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
+                     "int8, or f32: slower, and what the weights alone would answer");
+    parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
+    parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
+    parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
+    parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
+    parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
+}
+
+void check_run_options(const RunOptions& o) {
+    if (o.prompt.has_value() == !o.prompt_file.empty())
+        throw UsageError(o.prompt ? "-p and -f together: give one prompt" : "no prompt: give -p TEXT, -f FILE or -f - for standard input");
+    if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
+}
+
+}  // namespace weir

@@ -1,0 +1,51 @@
+// The options of `weir run` as typed, before any file is opened.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/cli/size_arg.h"
+#include "runtime/engine/kv_cache.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/engine/weight_store.h"
+
+namespace CLI {
+class App;
+}
+
+namespace weir {
+
+struct RunOptions {
+    std::string model;
+    std::optional<std::string> prompt;
+    std::string prompt_file;
+    long long n_tokens = 128;
+    size_t context = 0;  // 0: min(trained, kDefaultContext)
+    size_t threads = 0;  // 0: physical cores
+    size_t batch = 512;
+    SamplerOptions sampler;
+    std::optional<uint64_t> seed;
+    bool ignore_end = false;
+    KvType kv_type = KvType::kF16;
+    bool float_activations = false;
+    StoreOptions store;
+    std::optional<SizeArg> ram;
+    std::optional<SizeArg> weights_ram;
+    bool chat = false;
+    std::optional<std::string> system;
+    std::string pre_tokenizer;
+    bool json = false;
+    bool quiet = false;
+};
+
+constexpr size_t kDefaultContext = 4096;
+
+// Adds the options to a subcommand's parser; they fill `options`, which must outlive the parse.
+void add_run_options(CLI::App& parser, RunOptions* options);
+
+// What the parser cannot check: a prompt there must be, one only. Throws UsageError.
+void check_run_options(const RunOptions& options);
+
+}  // namespace weir

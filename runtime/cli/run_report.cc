@@ -1,0 +1,147 @@
+#include "runtime/cli/run_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "kernels/kernels.h"
+#include "runtime/engine/memory_limits.h"
+
+namespace weir {
+namespace {
+
+// From this share of the decode time on, waiting for bytes is what bounds a run.
+constexpr double kBoundShare = 0.3;
+
+double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+double per_token(uint64_t n, const GenerateResult::Steady& s) {
+    return static_cast<double>(n) / static_cast<double>(s.tokens);
+}
+
+// Share of the steady time in which the team waited for weights: at gates and in faults where we page; where the kernel
+// does, the time in which its threads did not run, if anything was read at all.
+double wait_share(const RunReport& r) {
+    const GenerateResult::Steady& s = *r.result.steady;
+    if (s.seconds <= 0) return 0;
+    if (r.store.mode == PagingMode::kUffd) return static_cast<double>(s.stall_us) / 1e6 / s.seconds;
+    if (s.storage_bytes == 0) return 0;
+    return std::max(0.0, 1 - s.cpu_seconds / (s.seconds * static_cast<double>(r.threads)));
+}
+
+const char* bounded_by(const RunReport& r) {
+    if (!r.result.steady) return "unknown";
+    return wait_share(r) >= kBoundShare ? "disk" : "compute";
+}
+
+double decode_tokens_per_s(const GenerateResult& g) {
+    return g.ids.size() < 2 || g.decode_s <= 0 ? 0 : static_cast<double>(g.ids.size() - 1) / g.decode_s;
+}
+
+double prompt_tokens_per_s(const RunReport& r) {
+    return r.result.prompt_s <= 0 ? 0 : static_cast<double>(r.prompt->size()) / r.result.prompt_s;
+}
+
+const char* activations_name(const RunOptions& o) { return o.float_activations ? "f32" : "int8"; }
+
+}  // namespace
+
+std::string known_kernel_sets() {
+    std::string text;
+    for (const char* const* name = kernels::kernel_set_names(); *name != nullptr; ++name)
+        text += std::string(text.empty() ? "" : ", ") + *name;
+    return text;
+}
+
+void print_configuration(const RunReport& r) {
+    const StoreStats& s = r.store;
+    std::fprintf(stderr, "weir: model=%s layers=%zu dim=%zu weights=%.1fMiB threads=%zu kernels=%s activations=%s context=%zu kv=%s\n",
+                 r.options->model.c_str(), r.config->n_layers, r.config->dim, mib(s.weights_bytes), r.threads, r.kernels,
+                 activations_name(*r.options), r.context, kv_type_name(r.options->kv_type));
+    std::fprintf(stderr, "weir: paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
+    if (s.mode == PagingMode::kUffd) {
+        std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
+                     r.options->store.gates ? "on" : "off", mib(r.budget.ram), mib(s.frame_bytes), mib(s.resident_bytes),
+                     mib(s.ring_bytes), static_cast<unsigned long long>(s.extent_bytes >> 10));
+    }
+    std::fprintf(stderr, "\n");
+}
+
+void print_statistics(const RunReport& r) {
+    const GenerateResult& g = r.result;
+    std::fprintf(stderr, "weir: %zu prompt tokens at %.1f tokens/s, %zu tokens at %.2f tokens/s, first after %.0f ms (loading %.0f ms), ended by %s\n",
+                 r.prompt->size(), prompt_tokens_per_s(r), g.ids.size(), decode_tokens_per_s(g), 1000 * (r.load_s + g.prompt_s),
+                 1000 * r.load_s, finish_reason_name(g.finish));
+    if (g.finish == FinishReason::kContext)
+        std::fprintf(stderr, "weir: the context of %zu tokens is full; a larger one (-c) lets the answer go on\n", r.context);
+    const double peak = mib(resident_peak());
+    if (r.store.mode == PagingMode::kUffd) {
+        std::fprintf(stderr, "weir: memory %.1f MiB at most, budget %.1f MiB; weights resident %.1f of %.1f MiB, read %.1f MiB\n", peak,
+                     mib(r.budget.ram), mib(r.store.resident_bytes), mib(r.store.weights_bytes), mib(r.store.bytes_read));
+    } else {
+        std::fprintf(stderr, "weir: memory %.1f MiB at most, no budget of our own with --paging %s\n", peak,
+                     paging_mode_name(r.store.mode));
+    }
+    if (g.steady) {
+        std::fprintf(stderr, "weir: per token from the third on: %.2f MiB read, %.2f faults; %.0f %% of the time waiting; bounded by %s\n",
+                     per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
+                     per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
+    }
+}
+
+bool print_json(const RunReport& r) {
+    using nlohmann::ordered_json;
+    const GenerateResult& g = r.result;
+    const StoreStats& s = r.store;
+    const bool ours = s.mode == PagingMode::kUffd;
+    ordered_json j;
+    j["text"] = *r.text;
+    j["prompt_ids"] = *r.prompt;
+    j["ids"] = g.ids;
+    j["finish_reason"] = finish_reason_name(g.finish);
+    j["timings"] = {{"load_ms", 1000 * r.load_s},
+                    {"first_token_ms", 1000 * (r.load_s + g.prompt_s)},
+                    {"prompt_tokens_per_s", prompt_tokens_per_s(r)},
+                    {"decode_tokens_per_s", decode_tokens_per_s(g)}};
+    ordered_json paging = {{"mode", paging_mode_name(s.mode)},
+                           {"rungs", s.rungs},
+                           {"gates", r.options->store.gates},
+                           {"weights_bytes", s.weights_bytes},
+                           {"pass_bytes", s.pass_bytes},
+                           {"resident_bytes", s.resident_bytes},
+                           {"ring_bytes", s.ring_bytes},
+                           {"frame_bytes", s.frame_bytes},
+                           {"extent_bytes", s.extent_bytes},
+                           {"bytes_read", s.bytes_read},
+                           {"bytes_read_per_token", nullptr},
+                           {"io_read_bytes_per_token", nullptr},
+                           {"faults", s.faults},
+                           {"faults_per_token", nullptr},
+                           {"waits", s.waits},
+                           {"stall_ms", static_cast<double>(s.stall_us) / 1000},
+                           {"wait_share", nullptr},
+                           {"bounded_by", bounded_by(r)}};
+    if (g.steady) {
+        // Where the kernel pages, only /proc/self/io knows what was read.
+        paging["bytes_read_per_token"] = per_token(ours ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady);
+        paging["io_read_bytes_per_token"] = per_token(g.steady->storage_bytes, *g.steady);
+        paging["faults_per_token"] = per_token(g.steady->faults, *g.steady);
+        paging["wait_share"] = wait_share(r);
+    }
+    j["paging"] = std::move(paging);
+    j["memory"] = {{"budget_bytes", ours ? ordered_json(r.budget.ram) : ordered_json(nullptr)},
+                   {"peak_rss_bytes", resident_peak()},
+                   {"kv_cache_bytes", r.budget.kv_cache},
+                   {"activation_bytes", r.budget.activations}};
+    j["logits_hash"] = g.logits_hash;
+    j["mean_entropy_nats"] = g.mean_entropy;
+    j["seed"] = r.seed;
+    j["threads"] = r.threads;
+    j["kernels"] = r.kernels;
+    j["activations"] = activations_name(*r.options);
+    // A piece of text may end inside a UTF-8 character: replaced, never an exception.
+    const std::string out = j.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    return std::fwrite(out.data(), 1, out.size(), stdout) == out.size() && std::fflush(stdout) == 0;
+}
+
+}  // namespace weir

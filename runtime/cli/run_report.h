@@ -1,0 +1,38 @@
+// What a run says of itself: the effective configuration at its start, figures at its end, for people on stderr and for
+// machines as one JSON object on stdout.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/cli/run_options.h"
+#include "runtime/engine/budget.h"
+#include "runtime/engine/generate.h"
+#include "runtime/model/config.h"
+
+namespace weir {
+
+struct RunReport {
+    const RunOptions* options = nullptr;
+    const ModelConfig* config = nullptr;
+    Budget budget;
+    const char* kernels = "";
+    size_t threads = 0;
+    size_t context = 0;
+    uint64_t seed = 0;
+    double load_s = 0;
+    StoreStats store;
+    GenerateResult result;
+    const std::vector<TokenId>* prompt = nullptr;
+    const std::string* text = nullptr;
+};
+
+// The compiled-in kernel sets, best first: "avx2, scalar".
+std::string known_kernel_sets();
+
+void print_configuration(const RunReport& report);
+void print_statistics(const RunReport& report);
+// False where standard output could not be written.
+bool print_json(const RunReport& report);
+
+}  // namespace weir

@@ -1,0 +1,172 @@
+#include "runtime/engine/generate.h"
+
+#include <sys/resource.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "runtime/engine/memory_limits.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
+
+double cpu_seconds() {
+    struct rusage u;
+    ::getrusage(RUSAGE_SELF, &u);
+    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+class LogitsHash {
+  public:
+    LogitsHash() : state_(::XXH64_createState()) {
+        if (state_ == nullptr || ::XXH64_reset(state_.get(), 0) != XXH_OK) throw std::bad_alloc();
+    }
+    void add(std::span<const float> logits) { ::XXH64_update(state_.get(), logits.data(), logits.size_bytes()); }
+    std::string text() const {
+        char hex[17];
+        std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(::XXH64_digest(state_.get())));
+        return hex;
+    }
+
+  private:
+    struct Free {
+        void operator()(XXH64_state_t* s) const { ::XXH64_freeState(s); }
+    };
+    std::unique_ptr<XXH64_state_t, Free> state_;
+};
+
+double entropy_nats(std::span<const float> logits) {
+    const float top = *std::max_element(logits.begin(), logits.end());
+    double sum = 0, weighted = 0;
+    for (const float logit : logits) {
+        const double x = logit - top;
+        const double e = std::exp(x);
+        sum += e;
+        weighted += e * x;
+    }
+    return std::log(sum) - weighted / sum;
+}
+
+// Where the counters stand.
+struct Mark {
+    Clock::time_point time = Clock::now();
+    StoreStats store;
+    uint64_t storage = storage_bytes_read();
+    double cpu = cpu_seconds();
+};
+
+GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t tokens) {
+    GenerateResult::Steady s;
+    s.tokens = tokens;
+    s.seconds = seconds_between(a.time, b.time);
+    s.bytes_read = b.store.bytes_read - a.store.bytes_read;
+    s.storage_bytes = b.storage - a.storage;
+    s.faults = b.store.faults - a.store.faults;
+    s.stall_us = b.store.stall_us - a.store.stall_us;
+    s.cpu_seconds = b.cpu - a.cpu;
+    return s;
+}
+
+}  // namespace
+
+const char* finish_reason_name(FinishReason reason) {
+    switch (reason) {
+        case FinishReason::kEnd: return "end";
+        case FinishReason::kLimit: return "limit";
+        case FinishReason::kContext: return "context";
+        case FinishReason::kInterrupted: return "interrupted";
+    }
+    return "?";
+}
+
+GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& store, const Tokenizer& tokenizer,
+                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks) {
+    if (prompt.empty()) throw Error("the prompt is empty: nothing to continue");
+    if (prompt.size() > cache.capacity() - cache.length()) {
+        throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " +
+                    std::to_string(cache.capacity()) + ", of which " + std::to_string(cache.length()) +
+                    " are taken; give a larger one (-c) or a shorter prompt");
+    }
+    GenerateResult result;
+    const auto stopped = [&] { return hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed); };
+    const auto begin = Clock::now();
+    if (options.max_tokens == 0) {
+        result.logits_hash = LogitsHash().text();
+        return result;
+    }
+
+    std::span<const float> logits;
+    for (size_t done = 0; done < prompt.size();) {
+        if (stopped()) {
+            result.finish = FinishReason::kInterrupted;
+            result.logits_hash = LogitsHash().text();
+            return result;
+        }
+        const size_t n = std::min(forward.max_batch(), prompt.size() - done);
+        const bool last = done + n == prompt.size();
+        logits = forward.pass(prompt.subspan(done, n), last ? 1 : 0, !last || options.max_tokens > 1);
+        done += n;
+        if (hooks.on_prompt) hooks.on_prompt(done, prompt.size());
+    }
+
+    LogitsHash hash;
+    Sampler sampler(options.sampler);
+    std::vector<TokenId> history(prompt.begin(), prompt.end());
+    Clock::time_point first_token{};
+    std::optional<Mark> steady_from;
+    double entropy = 0;
+    for (;;) {
+        hash.add(logits);
+        entropy += entropy_nats(logits);
+        const TokenId id = sampler.sample(logits, history, history.size());
+        result.ids.push_back(id);
+        history.push_back(id);
+        if (result.ids.size() == 1) {
+            first_token = Clock::now();
+            result.prompt_s = seconds_between(begin, first_token);
+        }
+        if (result.ids.size() == 2) {
+            steady_from.emplace();
+            steady_from->store = store.stats();
+        }
+        const bool wanted = !hooks.on_token || hooks.on_token(id);
+        if (!options.ignore_end && tokenizer.ends_generation(id)) {
+            result.finish = FinishReason::kEnd;
+            break;
+        }
+        if (!wanted || stopped()) {
+            result.finish = FinishReason::kInterrupted;
+            break;
+        }
+        if (result.ids.size() >= options.max_tokens) {
+            result.finish = FinishReason::kLimit;
+            break;
+        }
+        if (cache.length() == cache.capacity()) {
+            result.finish = FinishReason::kContext;
+            break;
+        }
+        const bool another = result.ids.size() + 1 < options.max_tokens && cache.length() + 1 < cache.capacity();
+        logits = forward.pass({&id, 1}, 1, another);
+    }
+    result.decode_s = seconds_between(first_token, Clock::now());
+    result.mean_entropy = entropy / static_cast<double>(result.ids.size());
+    result.logits_hash = hash.text();
+    if (result.ids.size() >= 3) {
+        Mark now;
+        now.store = store.stats();
+        result.steady = steady_between(*steady_from, now, result.ids.size() - 2);
+    }
+    return result;
+}
+
+}  // namespace weir

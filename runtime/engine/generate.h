@@ -1,0 +1,62 @@
+// A prompt in, tokens out: prefill in batches, then one pass per token, until the answer ends, a limit is reached, the
+// context is full or somebody wants it to stop.
+//
+// Called by the thread that owns the Forward. Throws what a pass throws.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/forward.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/engine/weight_store.h"
+#include "runtime/model/tokenizer.h"
+
+namespace weir {
+
+enum class FinishReason : uint8_t { kEnd, kLimit, kContext, kInterrupted };
+const char* finish_reason_name(FinishReason reason);
+
+struct GenerateOptions {
+    SamplerOptions sampler;
+    size_t max_tokens = SIZE_MAX;
+    bool ignore_end = false;  // go on after an end-of-generation token
+};
+
+struct GenerateResult {
+    std::vector<TokenId> ids;
+    FinishReason finish = FinishReason::kLimit;
+    double prompt_s = 0;       // prefill, first token included
+    double decode_s = 0;       // from the first token to the last
+    double mean_entropy = 0;   // nats per generated token, of the softmax at temperature 1
+    std::string logits_hash;   // XXH64 over the raw F32 logits of every generated step, 16 hex digits
+
+    // From the third token on, where a steady state can be expected; nothing for shorter answers.
+    struct Steady {
+        size_t tokens = 0;
+        double seconds = 0;
+        uint64_t bytes_read = 0;     // by the store
+        uint64_t storage_bytes = 0;  // by /proc/self/io
+        uint64_t faults = 0;
+        uint64_t stall_us = 0;
+        double cpu_seconds = 0;      // of the process
+    };
+    std::optional<Steady> steady;
+};
+
+struct GenerateHooks {
+    std::function<bool(TokenId)> on_token;                         // false: stop, as if interrupted
+    std::function<void(size_t done, size_t total)> on_prompt;      // tokens of the prompt
+    const std::atomic<bool>* stop = nullptr;                       // looked at once per pass
+};
+
+// The cache is empty or holds what precedes the prompt. Throws Error where the prompt is empty or does not fit.
+GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& store, const Tokenizer& tokenizer,
+                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
+
+}  // namespace weir
