@@ -1,0 +1,244 @@
+// The operations between matrix products, of every table, against double: awkward lengths, ends at a guard
+// page, NaN and infinities, in place.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/kernels/fixture.h"
+
+namespace weir::test {
+namespace {
+
+constexpr size_t kLengths[] = {1, 2, 7, 8, 9, 31, 32, 33, 64, 253, 256, 576, 4096};
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+double d(float x) {
+    return static_cast<double>(x);
+}
+
+class Ops : public testing::TestWithParam<const KernelSet*> {
+  protected:
+    const KernelSet& set() const { return *GetParam(); }
+    std::mt19937 rng_{17};
+};
+
+TEST_P(Ops, RmsNorm) {
+    for (const size_t n : kLengths) {
+        const Guarded<float> x(random_floats(n, 3.0f, rng_)), w(random_floats(n, 1.0f, rng_));
+        const GuardedBytes y(n * sizeof(float));
+        set().rms_norm(x.get(), w.get(), n, 1e-5f, y.as<float>());
+        double squares = 0;
+        for (size_t i = 0; i < n; ++i) squares += d(x.get()[i]) * d(x.get()[i]);
+        const double factor = 1.0 / std::sqrt(squares / static_cast<double>(n) + d(1e-5f));
+        for (size_t i = 0; i < n; ++i) {
+            const double want = d(x.get()[i]) * factor * d(w.get()[i]);
+            EXPECT_NEAR(d(y.as<float>()[i]), want, std::fabs(want) * 3e-7) << n;
+        }
+        const std::vector<float> apart(y.as<float>(), y.as<float>() + n);
+        set().rms_norm(x.get(), w.get(), n, 1e-5f, x.get());
+        EXPECT_EQ(std::memcmp(x.get(), apart.data(), n * sizeof(float)), 0) << "in place, n=" << n;
+    }
+}
+
+TEST_P(Ops, RmsNormOfLargeAndOfZero) {
+    std::vector<float> x(40, 1e30f), w(40, 1.0f), y(40);
+    set().rms_norm(x.data(), w.data(), 40, 1e-5f, y.data());
+    for (const float v : y) EXPECT_NEAR(v, 1.0f, 1e-6f);  // squares are beyond a float's range
+    std::fill(x.begin(), x.end(), 0.0f);
+    set().rms_norm(x.data(), w.data(), 40, 1e-5f, y.data());
+    for (const float v : y) EXPECT_EQ(v, 0.0f);
+    x[39] = kNan;
+    set().rms_norm(x.data(), w.data(), 40, 1e-5f, y.data());
+    for (const float v : y) EXPECT_TRUE(std::isnan(v));
+}
+
+TEST_P(Ops, Swiglu) {
+    for (const size_t n : kLengths) {
+        const Guarded<float> gate(random_floats(n, 8.0f, rng_)), up(random_floats(n, 2.0f, rng_));
+        const GuardedBytes out(n * sizeof(float));
+        set().swiglu(gate.get(), up.get(), n, out.as<float>());
+        for (size_t i = 0; i < n; ++i) {
+            const double g = d(gate.get()[i]);
+            const double want = g / (1.0 + std::exp(-g)) * d(up.get()[i]);
+            EXPECT_NEAR(d(out.as<float>()[i]), want, std::fabs(want) * 6e-7) << n;
+        }
+        const std::vector<float> apart(out.as<float>(), out.as<float>() + n);
+        set().swiglu(gate.get(), up.get(), n, gate.get());
+        EXPECT_EQ(std::memcmp(gate.get(), apart.data(), n * sizeof(float)), 0) << "in place, n=" << n;
+    }
+}
+
+TEST_P(Ops, SwigluAtTheEnds) {
+    const std::vector<float> gate = {-1e38f, -1000.0f, -104.0f, -88.0f, 0.0f, 88.0f, 1000.0f, 1e30f, kNan};
+    const std::vector<float> up(gate.size(), 1.0f);
+    std::vector<float> out(gate.size());
+    set().swiglu(gate.data(), up.data(), gate.size(), out.data());
+    for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(std::isfinite(out[i])) << gate[i];
+    for (size_t i = 0; i < 4; ++i) EXPECT_LE(std::fabs(out[i]), 1e-30f) << gate[i];
+    EXPECT_EQ(out[6], 1000.0f);
+    EXPECT_TRUE(std::isnan(out[8]));
+}
+
+TEST_P(Ops, AddAndAxpy) {
+    for (const size_t n : kLengths) {
+        const std::vector<float> a = random_floats(n, 1.0f, rng_), b = random_floats(n, 1.0f, rng_);
+        const Guarded<float> v(b);
+        std::vector<uint16_t> halves(n);
+        for (size_t i = 0; i < n; ++i) halves[i] = float_to_half(b[i]);
+        const Guarded<uint16_t> h(halves);
+        const Guarded<float> sum(a), plain(a), half(a);
+        set().add(sum.get(), v.get(), n);
+        set().axpy_f32(0.37f, v.get(), n, plain.get());
+        set().axpy_f16(0.37f, h.get(), n, half.get());
+        for (size_t i = 0; i < n; ++i) {
+            EXPECT_EQ(sum.get()[i], a[i] + b[i]);
+            EXPECT_NEAR(d(plain.get()[i]), d(a[i]) + d(0.37f) * d(b[i]),
+                        2e-7 * (std::fabs(d(a[i])) + std::fabs(d(b[i]))));
+            EXPECT_NEAR(d(half.get()[i]), d(a[i]) + d(0.37f) * d(half_to_float(halves[i])),
+                        2e-7 * (std::fabs(d(a[i])) + std::fabs(d(b[i]))));
+        }
+    }
+}
+
+TEST_P(Ops, Dot) {
+    EXPECT_EQ(set().dot_f32(nullptr, nullptr, 0), 0.0f);
+    EXPECT_EQ(set().dot_f16(nullptr, nullptr, 0), 0.0f);
+    for (const size_t n : kLengths) {
+        const Guarded<float> a(random_floats(n, 1.0f, rng_)), b(random_floats(n, 1.0f, rng_));
+        std::vector<uint16_t> halves(n);
+        for (size_t i = 0; i < n; ++i) halves[i] = float_to_half(b.get()[i]);
+        const Guarded<uint16_t> h(halves);
+        double want = 0, want_half = 0, magnitude = 0;
+        for (size_t i = 0; i < n; ++i) {
+            want += d(a.get()[i]) * d(b.get()[i]);
+            want_half += d(a.get()[i]) * d(half_to_float(halves[i]));
+            magnitude += std::fabs(d(a.get()[i]) * d(b.get()[i]));
+        }
+        EXPECT_NEAR(d(set().dot_f32(a.get(), b.get(), n)), want, 1e-6 * magnitude) << n;
+        EXPECT_NEAR(d(set().dot_f16(a.get(), h.get(), n)), want_half, 1e-6 * magnitude) << n;
+        a.get()[n - 1] = kNan;
+        EXPECT_TRUE(std::isnan(set().dot_f32(a.get(), b.get(), n)));
+        EXPECT_TRUE(std::isnan(set().dot_f16(a.get(), h.get(), n)));
+    }
+}
+
+TEST_P(Ops, HalfToFloatAllOfThem) {
+    std::vector<uint16_t> all(0x10000);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    std::vector<float> got(all.size());
+    set().f16_to_f32(all.data(), all.size(), got.data());
+    for (size_t i = 0; i < all.size(); ++i) {
+        const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
+        double want = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+        if (exponent == 31) want = fraction == 0 ? HUGE_VAL : NAN;
+        if (std::isnan(want)) {
+            EXPECT_TRUE(std::isnan(got[i]));
+        } else {
+            EXPECT_EQ(d(got[i]), i >= 0x8000 ? -want : want) << i;
+        }
+    }
+}
+
+TEST_P(Ops, FloatToHalfRoundsToNearestEven) {
+    std::vector<float> x;
+    std::vector<uint16_t> want;
+    for (uint32_t h = 0; h < 0x7c00;
+         ++h) {  // each half, and what lies half way and next to half way to the next one
+        const float low = half_to_float(static_cast<uint16_t>(h));
+        const float high = h == 0x7bff ? 65536.0f : half_to_float(static_cast<uint16_t>(h + 1));
+        const float middle = (low + high) / 2;
+        const auto even = static_cast<uint16_t>(h % 2 == 0 ? h : h + 1);
+        for (const auto& [value, half] : {std::pair{low, static_cast<uint16_t>(h)},
+                                          {std::nextafter(middle, low), static_cast<uint16_t>(h)},
+                                          {middle, even},
+                                          {std::nextafter(middle, high), static_cast<uint16_t>(h + 1)}}) {
+            x.push_back(value);
+            want.push_back(half);
+            x.push_back(-value);
+            want.push_back(half | 0x8000);
+        }
+    }
+    x.insert(x.end(), {1e30f, -kInfinity, std::numeric_limits<float>::denorm_min()});
+    want.insert(want.end(), {0x7c00, 0xfc00, 0});
+    std::vector<uint16_t> got(x.size());
+    set().f32_to_f16(x.data(), x.size(), got.data());
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], want[i]) << x[i];
+    uint16_t nan = 0;
+    set().f32_to_f16(&kNan, 1, &nan);
+    EXPECT_TRUE(std::isnan(half_to_float(nan)));
+}
+
+TEST_P(Ops, HalfConversionsAtEveryLength) {
+    for (const size_t n : kLengths) {
+        const Guarded<float> x(random_floats(n, 1.0f, rng_));
+        const GuardedBytes halves(n * sizeof(uint16_t)), back(n * sizeof(float));
+        set().f32_to_f16(x.get(), n, halves.as<uint16_t>());
+        set().f16_to_f32(halves.as<uint16_t>(), n, back.as<float>());
+        for (size_t i = 0; i < n; ++i)
+            EXPECT_EQ(back.as<float>()[i], half_to_float(float_to_half(x.get()[i])));
+    }
+}
+
+TEST_P(Ops, Softmax) {
+    for (const size_t n : kLengths) {
+        const std::vector<float> x = random_floats(n, 5.0f, rng_);
+        const Guarded<float> y(x);
+        set().softmax(y.get(), n);
+        double largest = -HUGE_VAL, sum = 0;
+        for (const float v : x) largest = std::max(largest, d(v));
+        for (const float v : x) sum += std::exp(d(v) - largest);
+        for (size_t i = 0; i < n; ++i) {
+            const double want = std::exp(d(x[i]) - largest) / sum;
+            // x - max is rounded, by half an ULP of up to 64
+            EXPECT_NEAR(d(y.get()[i]), want, want * 4e-6 + 1e-38) << n;
+        }
+    }
+}
+
+TEST_P(Ops, SoftmaxAtTheEnds) {
+    std::vector<float> x = {-kInfinity, 1e30f, -1e30f, 1e30f, 0.0f, -kInfinity, 3.0f, 1.0f, -2.0f};
+    set().softmax(x.data(), x.size());
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(x[i], i == 1 || i == 3 ? 0.5f : 0.0f);
+
+    for (const size_t n :
+         {size_t{3}, size_t{9}, size_t{40}}) {  // all negative: what lies past the end must not count
+        std::vector<float> same(n, -50.0f);
+        set().softmax(same.data(), n);
+        for (const float v : same) EXPECT_NEAR(v, 1.0f / static_cast<float>(n), 1e-7f);
+        for (size_t at = 0; at < n; ++at) {
+            std::vector<float> poisoned(n, 1.0f);
+            poisoned[at] = kNan;
+            set().softmax(poisoned.data(), n);
+            for (const float v : poisoned) EXPECT_TRUE(std::isnan(v)) << at;
+        }
+    }
+}
+
+// With a zero beside it and far below it, softmax gives exp(x) itself: the sum is 1.
+TEST_P(Ops, ExpIsWithinElevenTenthsOfAnUlp) {
+    double worst = 0;
+    for (float x = -17.5f; x > -87.0f; x -= 0.000731f) {
+        float pair[2] = {0.0f, x};
+        set().softmax(pair, 2);
+        const double want = std::exp(d(x));
+        const double ulp = std::ldexp(1.0, std::ilogb(want) - 23);
+        worst = std::max(worst, std::fabs(d(pair[1]) - want) / ulp);
+    }
+    EXPECT_LE(worst, 1.1);
+    RecordProperty("worst_ulp", std::to_string(worst));
+    for (const float x : {-90.0f, -100.0f, -103.0f}) {  // subnormal results
+        float pair[2] = {0.0f, x};
+        set().softmax(pair, 2);
+        EXPECT_NEAR(d(pair[1]), std::exp(d(x)), 1.5e-45);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, Ops, testing::ValuesIn(runnable_sets()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace weir::test

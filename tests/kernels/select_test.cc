@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace weir::kernels {
+namespace {
+
+TEST(Select, NoWishGivesTheFirstThatRuns) {
+    const KernelSet* best = select_kernels(nullptr);
+    ASSERT_NE(best, nullptr);
+    EXPECT_EQ(select_kernels(""), best);
+    for (const char* const* name = kernel_set_names(); *name != nullptr; ++name) {
+        if (const KernelSet* set = select_kernels(*name)) {
+            EXPECT_EQ(set, best);
+            break;
+        }
+    }
+}
+
+TEST(Select, EveryNameGivesItsTableOrNothing) {
+    size_t runnable = 0;
+    for (const char* const* name = kernel_set_names(); *name != nullptr; ++name) {
+        const KernelSet* set = select_kernels(*name);
+        if (set == nullptr) continue;  // compiled in, but not for this CPU
+        ++runnable;
+        EXPECT_STREQ(set->name, *name);
+        EXPECT_TRUE(set->quantize && set->matmul && set->dequantize && set->rms_norm && set->swiglu &&
+                    set->add);
+        EXPECT_TRUE(set->dot_f32 && set->dot_f16 && set->axpy_f32 && set->axpy_f16 && set->f32_to_f16);
+        EXPECT_TRUE(set->f16_to_f32 && set->softmax);
+    }
+    EXPECT_GE(runnable, 1u);
+}
+
+TEST(Select, ScalarIsLastAndAlwaysRuns) {
+    std::string last;
+    for (const char* const* name = kernel_set_names(); *name != nullptr; ++name) last = *name;
+    EXPECT_EQ(last, "scalar");
+    ASSERT_NE(select_kernels("scalar"), nullptr);
+}
+
+TEST(Select, UnknownNamesGiveNothing) {
+    EXPECT_EQ(select_kernels("avx"), nullptr);
+    EXPECT_EQ(select_kernels("AVX2"), nullptr);
+    EXPECT_EQ(select_kernels("scalar "), nullptr);
+    EXPECT_EQ(select_kernels("neon9"), nullptr);
+}
+
+#if defined(__x86_64__)
+TEST(Select, Avx2RunsWhereTheCpuHasIt) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    ASSERT_NE(__get_cpuid(1, &a, &b, &c, &d), 0);
+    const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && (c & bit_F16C) != 0;
+    EXPECT_EQ(select_kernels("avx2") != nullptr, can);
+    if (can) {
+        EXPECT_STREQ(select_kernels(nullptr)->name, "avx2");
+    }
+}
+#endif
+
+}  // namespace
+}  // namespace weir::kernels
