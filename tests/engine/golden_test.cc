@@ -1,0 +1,192 @@
+// Real models against llama.cpp's answers (figures in the shared material): the same stories, the same first choices,
+// and logits no farther from the truth. F32 KV cache throughout.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/engine/engine_fixture.h"
+#include "tests/material.h"
+
+namespace weir::test {
+namespace {
+
+using kernels::Activation;
+using nlohmann::json;
+
+json read_json(const std::filesystem::path& path) {
+    std::ifstream in(path);
+    return json::parse(in);
+}
+
+std::filesystem::path smollm2_file() {
+    const char* cache = std::getenv("WEIR_CACHE");
+    if (cache != nullptr) return std::filesystem::path(cache) / "SmolLM2-135M-Instruct.Q4_1.gguf";
+    const char* home = std::getenv("HOME");
+    return std::filesystem::path(home != nullptr ? home : ".") / ".cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+EngineOptions options(const ActivationForms& forms) {
+    EngineOptions o;
+    o.threads = default_thread_count();
+    o.logit_rows = 1;
+    o.n_ctx = 512;
+    o.forms = forms;
+    return o;
+}
+
+size_t largest(std::span<const float> logits) {
+    return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+float gap_of_first_two(std::span<const float> logits) {
+    std::vector<float> sorted(logits.begin(), logits.end());
+    std::nth_element(sorted.begin(), sorted.begin() + 1, sorted.end(), std::greater<>());
+    return *std::max_element(sorted.begin(), sorted.begin() + 1) - sorted[1];
+}
+
+double range_of(const std::vector<float>& values) {
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    return static_cast<double>(*high) - static_cast<double>(*low);
+}
+
+double worst_distance(std::span<const float> a, const std::vector<float>& b) {
+    double worst = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+        worst = std::max(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    }
+    return worst;
+}
+
+// Feeds a greedy run the expected ids; returns at which step the choice differed by more than a near tie, or the number
+// of steps.
+size_t follow(Engine& engine, const std::vector<int32_t>& prompt, const std::vector<int32_t>& expected, float near_tie,
+              std::vector<float>* first = nullptr, std::vector<float>* last = nullptr) {
+    engine.cache->set_length(0);
+    std::span<const float> logits = engine.forward->pass(prompt, 1, true);
+    if (first != nullptr) first->assign(logits.begin(), logits.end());
+    for (size_t step = 0; step < expected.size(); ++step) {
+        if (static_cast<int32_t>(largest(logits)) != expected[step] && gap_of_first_two(logits) > near_tie) return step;
+        if (last != nullptr && step + 1 == expected.size()) last->assign(logits.begin(), logits.end());
+        if (step + 1 < expected.size()) logits = engine.forward->pass(std::span(&expected[step], 1), 1, true);
+    }
+    return expected.size();
+}
+
+TEST(Golden, Stories260kTellsLlamaCppsStory) {
+    const auto model = shared_file("models/stories260K-F32.gguf");
+    const auto figures = shared_file("models/expected/stories260K-F32.json");
+    if (!require_material(model) || !require_material(figures)) return;
+    const json expected = read_json(figures);
+    Engine engine(model.string(), options(ActivationForms::product()));
+    std::vector<float> first, last;
+    const auto ids = expected.at("greedy_ids").get<std::vector<int32_t>>();
+    EXPECT_EQ(follow(engine, expected.at("prompt_ids"), ids, 0, &first, &last), ids.size());
+    const auto expected_first = expected.at("logits_after_prompt").get<std::vector<float>>();
+    const auto expected_last = expected.at("logits_at_last_step").get<std::vector<float>>();
+    EXPECT_LT(worst_distance(first, expected_first), 1e-3 * range_of(expected_first));
+    EXPECT_LT(worst_distance(last, expected_last), 1e-3 * range_of(expected_last));
+}
+
+TEST(Golden, Stories260kInHalfPrecisionStaysClose) {
+    const auto model = shared_file("models/stories260K-F16.gguf");
+    const auto figures = shared_file("models/expected/stories260K-F32.json");
+    if (!require_material(model) || !require_material(figures)) return;
+    const json expected = read_json(figures);
+    Engine engine(model.string(), options(ActivationForms::product()));
+    std::vector<float> first;
+    const auto ids = expected.at("greedy_ids").get<std::vector<int32_t>>();
+    // Rounded weights choose as the full ones do, but where the first two are close.
+    EXPECT_EQ(follow(engine, expected.at("prompt_ids"), ids, 0.2f, &first), ids.size());
+    const auto expected_first = expected.at("logits_after_prompt").get<std::vector<float>>();
+    EXPECT_LT(worst_distance(first, expected_first), 1e-2 * range_of(expected_first));
+}
+
+TEST(Golden, WeirDemo8mFollowsLlamaCpp) {
+    const auto model = shared_file("models/weir-demo-8m-f16.gguf");
+    const auto figures = shared_file("models/expected/weir-demo-8m-f16.json");
+    if (!require_material(model) || !require_material(figures)) return;
+    Engine engine(model.string(), options(ActivationForms::product()));
+    for (const json& c : read_json(figures)) {
+        SCOPED_TRACE(c.at("prompt").get<std::string>());
+        const auto ids = c.at("greedy_ids").get<std::vector<int32_t>>();
+        std::vector<float> first, last;
+        EXPECT_EQ(follow(engine, c.at("prompt_ids"), ids, 0.05f, &first, &last), ids.size());
+        const auto expected_first = c.at("logits_after_prompt").get<std::vector<float>>();
+        const auto expected_last = c.at("logits_at_last_step").get<std::vector<float>>();
+        EXPECT_LT(worst_distance(first, expected_first), 5e-3 * range_of(expected_first));
+        EXPECT_LT(worst_distance(last, expected_last), 5e-3 * range_of(expected_last));
+    }
+}
+
+struct Fidelity {
+    double mean_distance = 0;       // of the eight highest logits of the truth
+    size_t steps = 0;
+    size_t wrong_first_choices = 0; // where the truth's first two differ by more than 0.5
+};
+
+Fidelity measure_smollm2(Engine& engine, const json& expected) {
+    Fidelity f;
+    size_t n = 0;
+    for (const json& c : expected.at("cases")) {
+        engine.cache->set_length(0);
+        const auto prompt = c.at("prompt_ids").get<std::vector<int32_t>>();
+        const auto ids = c.at("ids").get<std::vector<int32_t>>();
+        const json& truth = c.at("top8_f32");
+        std::span<const float> logits = engine.forward->pass(prompt, 1, true);
+        for (size_t step = 0; step < truth.size(); ++step) {
+            for (const json& pair : truth[step]) {
+                f.mean_distance += std::abs(static_cast<double>(logits[pair[0].get<size_t>()]) - pair[1].get<double>());
+                ++n;
+            }
+            const bool clear = truth[step][0][1].get<double>() - truth[step][1][1].get<double>() > 0.5;
+            if (clear && largest(logits) != truth[step][0][0].get<size_t>()) ++f.wrong_first_choices;
+            ++f.steps;
+            if (step + 1 < truth.size()) logits = engine.forward->pass(std::span(&ids[step], 1), 1, true);
+        }
+    }
+    f.mean_distance /= static_cast<double>(n);
+    return f;
+}
+
+TEST(Golden, SmolLm2IsNoFartherFromTheTruthThanLlamaCpp) {
+    const auto figures = shared_file("models/expected/smollm2-q4_1.json");
+    if (!require_material(smollm2_file()) || !require_material(figures)) return;
+    const json expected = read_json(figures);
+    Engine engine(smollm2_file().string(), options(ActivationForms::product()));
+    const Fidelity f = measure_smollm2(engine, expected);
+    RecordProperty("mean_distance", std::to_string(f.mean_distance));
+    std::printf("mean distance of the eight highest logits: %.4f, llama.cpp's is %.4f\n", f.mean_distance,
+                expected.at("mean_abs_logit_distance_to_f32").get<double>());
+    EXPECT_EQ(f.wrong_first_choices, 0u) << "of " << f.steps;
+    EXPECT_LE(f.mean_distance, expected.at("mean_abs_logit_distance_to_f32").get<double>());
+}
+
+TEST(Golden, SmolLm2WithFloatActivationsAnswersLikeItsF32Twin) {
+    const auto figures = shared_file("models/expected/smollm2-q4_1.json");
+    if (!require_material(smollm2_file()) || !require_material(figures)) return;
+    const json expected = read_json(figures);
+    Engine engine(smollm2_file().string(), options(ActivationForms::all(Activation::kF32)));
+    for (const json& c : expected.at("cases")) {
+        SCOPED_TRACE(c.at("prompt").get<std::string>());
+        engine.cache->set_length(0);
+        const auto ids = c.at("ids_f32").get<std::vector<int32_t>>();
+        const auto margins = c.at("margins_f32").get<std::vector<double>>();
+        std::span<const float> logits = engine.forward->pass(c.at("prompt_ids").get<std::vector<int32_t>>(), 1, true);
+        for (size_t step = 0; step < ids.size(); ++step) {
+            if (static_cast<int32_t>(largest(logits)) != ids[step]) {
+                EXPECT_LE(margins[step], 0.05) << "at step " << step;
+                break;
+            }
+            if (step + 1 < ids.size()) logits = engine.forward->pass(std::span(&ids[step], 1), 1, true);
+        }
+    }
+    const Fidelity f = measure_smollm2(engine, expected);
+    EXPECT_LT(f.mean_distance, 0.005);
+}
+
+}  // namespace
+}  // namespace weir::test
