@@ -32,11 +32,11 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("-f,--file", o->prompt_file, "read the prompt from a file, - for standard input")->type_name("FILE");
     parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
         ->check(CLI::Range(-1LL, 1LL << 31));
-    parser.add_option("-c,--ctx-size", o->context, "context in tokens (default: the model's, at most 4096)")
+    parser.add_option("-c,--ctx-size", o->context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")
         ->check(CLI::Range(size_t{0}, size_t{1} << 24));
     parser.add_option("-t,--threads", o->threads, "decode threads (default: physical cores)")->check(CLI::Range(size_t{1}, size_t{256}));
     parser.add_option("-b,--batch-size", o->batch, "tokens of the prompt computed together at most")->capture_default_str()
-        ->check(CLI::Range(size_t{1}, size_t{4096 / 8}));
+        ->check(CLI::Range(size_t{1}, size_t{512}));
 
     const std::string sampling = "Sampling";
     parser.add_option("--temp", o->sampler.temperature, "temperature, 0 for greedy")->capture_default_str()->check(CLI::Range(0.0f, 100.0f))->group(sampling);

@@ -40,7 +40,7 @@ struct RunOptions {
     bool quiet = false;
 };
 
-constexpr size_t kDefaultContext = 4096;
+constexpr size_t kDefaultContext = 4 << 10;
 
 // Adds the options to a subcommand's parser; they fill `options`, which must outlive the parse.
 void add_run_options(CLI::App& parser, RunOptions* options);

@@ -15,7 +15,7 @@ namespace weir {
 struct BufferShape {
     size_t batch = 512;      // tokens of one pass at most
     size_t logit_rows = 1;   // rows of logits that one pass may be asked for
-    size_t n_ctx = 4096;
+    size_t n_ctx = 4 << 10;
     size_t workers = 1;
 };
 

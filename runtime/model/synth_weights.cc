@@ -74,7 +74,7 @@ class F16Source final : public WeightSource {
     }
 
   private:
-    static constexpr size_t kValues = 4096;
+    static constexpr size_t kValues = 4 << 10;
     Random random_;
     std::array<uint16_t, kValues> values_;
 };
