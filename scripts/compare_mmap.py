@@ -154,7 +154,8 @@ def read_ahead_kb(path):
 def run_once(options, arm, limit_bytes):
     """One run in a cgroup of its own: what weir says of it, and what the cgroup saw."""
     command = [os.environ['WEIR_BIN'], 'run', options.model, '-p', options.prompt, '-n', str(options.tokens),
-               '-c', str(options.context), '-t', str(options.threads), '--temp', '0', '--paging', arm, '--json']
+               '-c', str(options.context), '-t', str(options.threads), '--temp', '0', '--ignore-eos', '--paging', arm,
+               '--json']
     if arm == 'uffd':
         command += ['--ram', str(limit_bytes - KERNEL_BYTES)]
     drop_cache(options.model)
@@ -169,11 +170,11 @@ def run_once(options, arm, limit_bytes):
     if process.returncode == 0:
         said = json.loads(out)
         result |= {'tokens_per_s': said['timings']['decode_tokens_per_s'],
-                   'bytes_per_token': said['paging']['bytes_read_per_token'],
+                   'bytes_per_token': said['paging']['io_read_bytes_per_token'],
                    'faults_per_token': said['paging']['faults_per_token'],
                    'peak_rss_bytes': said['memory']['peak_rss_bytes'],
                    'bounded_by': said['paging']['bounded_by'],
-                   'tokens': len(said['ids']), 'logits_hash': said['logits_hash']}
+                   'logits_hash': said['logits_hash']}
     else:
         last = err.strip().splitlines()[-1:] or [f'killed by signal {-process.returncode}']
         result['error'] = 'killed by the memory limit' if result['oom_kills'] else last[0]
