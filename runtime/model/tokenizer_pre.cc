@@ -23,8 +23,8 @@ struct Scheme {
     bool adds_bos;
 };
 
-// Written out below: [\t-\r\x85\p{Z}] is Unicode's White_Space, which \s means to the tokenizers that these come
-// from. pcre2's \s has U+180E besides.
+// Written out below: [\t-\r\x85\p{Z}] is Unicode's White_Space, which \s means to the tokenizers that these
+// come from. pcre2's \s has U+180E besides.
 
 // GPT-2's.
 constexpr const char* kGpt2Words =
@@ -45,8 +45,8 @@ constexpr const char* kQwen2[] = {
 // Every digit by itself, then GPT-2's.
 constexpr const char* kSmollm[] = {R"(\p{N})", kGpt2Words};
 
-// What byte-level files that only say "default" are read with: Falcon's row. Punctuation in runs, GPT-2's, numbers in
-// runs, digits in threes.
+// What byte-level files that only say "default" are read with: Falcon's row. Punctuation in runs, GPT-2's,
+// numbers in runs, digits in threes.
 constexpr const char* kDefault[] = {R"([\p{P}$+<=>^~|]+)", kGpt2Words, R"(\p{N}+)", "[0-9][0-9][0-9]"};
 
 constexpr std::string_view kLlama3Aliases[] = {"llama3", "llama-v3"};
@@ -77,10 +77,11 @@ std::string pcre2_message(int error) {
 
 class RegexPreTokenizer final : public PreTokenizer {
   public:
-    RegexPreTokenizer(const Scheme& scheme, bool jit) : scheme_(scheme), context_(pcre2_match_context_create(nullptr)) {
+    RegexPreTokenizer(const Scheme& scheme, bool jit)
+        : scheme_(scheme), context_(pcre2_match_context_create(nullptr)) {
         if (!context_) throw std::bad_alloc();
-        // A run of a million blanks is backtracked over once per character: legal, and linear in all, but above
-        // the default limit of ten million steps from there on.
+        // A run of a million blanks is backtracked over once per character: legal, and linear in all, but
+        // above the default limit of ten million steps from there on.
         pcre2_set_match_limit(context_.get(), UINT32_MAX);
         for (const char* pattern : scheme.patterns) codes_.push_back(compile(pattern, jit));
     }
@@ -119,11 +120,11 @@ class RegexPreTokenizer final : public PreTokenizer {
     static Code compile(const char* pattern, bool jit) {
         int error = 0;
         PCRE2_SIZE offset = 0;
-        Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                                &error, &offset, nullptr));
+        Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
+                                PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
         if (!code) {
-            throw Error("pcre2 refuses the expression " + std::string(pattern) + " at " + std::to_string(offset) +
-                        ": " + pcre2_message(error));
+            throw Error("pcre2 refuses the expression " + std::string(pattern) + " at " +
+                        std::to_string(offset) + ": " + pcre2_message(error));
         }
         // Not an error where it fails: pcre2_match() then interprets.
         if (jit) pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
@@ -155,7 +156,8 @@ class RegexPreTokenizer final : public PreTokenizer {
         if (done < text.size()) pieces.push_back(text.substr(done));
     }
 
-    int match(const pcre2_code* code, pcre2_match_data* match_data, std::string_view text, size_t from) const {
+    int match(const pcre2_code* code, pcre2_match_data* match_data, std::string_view text,
+              size_t from) const {
         const auto run = [&](uint32_t options) {
             return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                PCRE2_NO_UTF_CHECK | options, match_data, context_.get());
@@ -173,7 +175,8 @@ class RegexPreTokenizer final : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> PreTokenizer::create(std::string_view name, bool jit) {
     for (const Scheme& scheme : kSchemes) {
-        const bool alias = std::find(scheme.aliases.begin(), scheme.aliases.end(), name) != scheme.aliases.end();
+        const bool alias =
+            std::find(scheme.aliases.begin(), scheme.aliases.end(), name) != scheme.aliases.end();
         if (scheme.name == name || alias) return std::make_unique<RegexPreTokenizer>(scheme, jit);
     }
     return nullptr;

@@ -15,7 +15,8 @@ using Words = std::vector<std::string_view>;
 
 class PreTokenizers : public testing::TestWithParam<std::tuple<const char*, bool>> {
   protected:
-    const std::unique_ptr<PreTokenizer> pre_ = PreTokenizer::create(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    const std::unique_ptr<PreTokenizer> pre_ =
+        PreTokenizer::create(std::get<0>(GetParam()), std::get<1>(GetParam()));
 
     Words split(std::string_view text) const {
         Words words;
@@ -81,7 +82,8 @@ TEST_P(PreTokenizers, InvalidBytesAreWordsByThemselves) {
     EXPECT_THAT(split(""), ElementsAre());
 }
 
-// Texts that invite quadratic time. Over a quarter of a megabyte it would be minutes: the test's time limit tells.
+// Texts that invite quadratic time. Over a quarter of a megabyte it would be minutes: the test's time limit
+// tells.
 TEST_P(PreTokenizers, LongRunsTakeLinearTime) {
     constexpr size_t kBytes = 1 << 18;
     const std::string blanks(kBytes, ' ');
@@ -92,9 +94,9 @@ TEST_P(PreTokenizers, LongRunsTakeLinearTime) {
         return text;
     };
     for (const std::string& text :
-         {blanks, blanks + "x", blanks + "1", blanks + "\nx", blanks + "\xFF", repeat("a"), repeat("1"), repeat("!"),
-          repeat("\n"), repeat("\r\n"), repeat(" \n"), repeat("'"), repeat("\xFF"), repeat("\xE2\x96"),
-          repeat("\u00A0"), repeat("\u00E9"), repeat("x "), repeat("    x")}) {
+         {blanks, blanks + "x", blanks + "1", blanks + "\nx", blanks + "\xFF", repeat("a"), repeat("1"),
+          repeat("!"), repeat("\n"), repeat("\r\n"), repeat(" \n"), repeat("'"), repeat("\xFF"),
+          repeat("\xE2\x96"), repeat("\u00A0"), repeat("\u00E9"), repeat("x "), repeat("    x")}) {
         const Words words = split(text);
         ASSERT_TRUE(joined(words) == text) << testing::PrintToString(text.substr(0, 8));
         for (const std::string_view word : words) ASSERT_FALSE(word.empty());

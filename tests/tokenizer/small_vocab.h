@@ -85,7 +85,8 @@ inline std::string byte_character(unsigned byte) {
     return {};
 }
 
-// Token 0 is BOS, 1 to 256 are the bytes 0 to 255, then what these merges give, then control and user-defined tokens.
+// Token 0 is BOS, 1 to 256 are the bytes 0 to 255, then what these merges give, then control and user-defined
+// tokens.
 inline SmallVocab small_bpe(const std::string& pre = "gpt-2") {
     SmallVocab v;
     v.model = "gpt2";
@@ -94,8 +95,8 @@ inline SmallVocab small_bpe(const std::string& pre = "gpt-2") {
     for (unsigned byte = 0; byte < 256; ++byte) v.add(byte_character(byte));
     const std::string blank = byte_character(' ');
     const std::pair<std::string, std::string> merges[] = {
-        {"l", "l"},     {"h", "e"},           {"he", "ll"},  {"hell", "o"},
-        {blank, blank}, {blank + blank, blank + blank}, {"a", "a"},    {"aa", "aa"},
+        {"l", "l"}, {"h", "e"},   {"he", "ll"}, {"hell", "o"}, {blank, blank}, {blank + blank, blank + blank},
+        {"a", "a"}, {"aa", "aa"},
     };
     for (const auto& [left, right] : merges) v.add_merge(left, right);
     v.add("<|im_start|>", TokenType::kControl);

@@ -13,14 +13,15 @@ TEST(Utf8, EveryCodePointComesBack) {
         ASSERT_EQ(utf8_length(text), surrogate ? 0 : text.size()) << code_point;
         ASSERT_EQ(utf8_length(text + "x"), surrogate ? 0 : text.size()) << code_point;
         ASSERT_EQ(utf8_decode(text.data(), text.size()), code_point);
-        for (size_t cut = 1; cut < text.size(); ++cut) ASSERT_EQ(utf8_length({text.data(), cut}), 0u) << code_point;
+        for (size_t cut = 1; cut < text.size(); ++cut)
+            ASSERT_EQ(utf8_length({text.data(), cut}), 0u) << code_point;
     }
 }
 
 TEST(Utf8, RefusesWhatIsNone) {
-    for (const std::string_view text : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80",
-                                        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3(",
-                                        "\xE2\x82(", "\xF0\x9F\x98("}) {
+    for (const std::string_view text :
+         {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3(", "\xE2\x82(", "\xF0\x9F\x98("}) {
         EXPECT_EQ(utf8_length(text), 0u) << testing::PrintToString(text);
     }
     EXPECT_EQ(utf8_length({}), 0u);
