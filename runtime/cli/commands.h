@@ -1,5 +1,5 @@
-// The program's subcommands. Each adds its options to the parser and gives what is to be called when it was chosen; the
-// call returns the exit status, or throws UsageError (2) or Error (1).
+// The subcommands of `weir`. Each adds its own options to the program and returns what runs when it was
+// named: the exit status, or an exception that main turns into one line and a status.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace weir {
 
 using Command = std::function<int()>;
 
-// The subcommand's parser is the last one added to `app` when these return.
+Command add_inspect(CLI::App& app);
 Command add_run(CLI::App& app);
 Command add_synth(CLI::App& app);
 

@@ -1,43 +1,53 @@
-// The `weir` program: chooses the subcommand and turns what it throws into one line and an exit status.
+// The `weir` program: picks the subcommand and turns what goes wrong into one line and an exit status. 0:
+// done. 1: it failed. 2: it was asked wrongly.
 #include <CLI/CLI.hpp>
 
-#include <csignal>
-#include <cstdio>
 #include <exception>
 #include <new>
-#include <utility>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "runtime/cli/commands.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/error.h"
 
 namespace {
 
-int fail(const char* text, int status) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "weir: %s\n", text);
-    return status;
-}
+using weir::Command;
+
+struct Entry {
+    CLI::App* app;
+    Command command;
+};
+
+constexpr Command (*kCommands[])(CLI::App&) = {
+    weir::add_run,
+    weir::add_inspect,
+    weir::add_synth,
+};
 
 int run(int argc, char** argv) {
-    CLI::App app{"Runs language models that are larger than the memory they are given."};
-    app.set_version_flag("--version", WEIR_VERSION);
-    app.require_subcommand(0, 1);
-
-    std::vector<std::pair<CLI::App*, weir::Command>> commands;
-    for (const auto add : {weir::add_run, weir::add_synth}) {
-        weir::Command command = add(app);
-        commands.emplace_back(app.get_subcommands(nullptr).back(), std::move(command));
+    CLI::App app("Runs language models that are larger than the memory they are given.", "weir");
+    app.set_version_flag("--version", "weir " WEIR_VERSION);
+    std::vector<Entry> entries;
+    for (const auto add : kCommands) {
+        Command command = add(app);
+        entries.push_back({app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(command)});
     }
     try {
         app.parse(argc, argv);
-    } catch (const CLI::Success& e) {  // --help, --version
-        return app.exit(e);
-    } catch (const CLI::ParseError& e) {
-        return fail((std::string(e.what()) + " (--help shows the options)").c_str(), 2);
+    } catch (const CLI::Success& success) {  // --help, --version
+        std::ostringstream out;
+        app.exit(success, out, out);
+        weir::write_stdout(out.str());
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        throw weir::UsageError(std::string(error.what()) + " (--help says more)");
     }
-    for (const auto& [parser, command] : commands)
-        if (parser->parsed()) return command();
+    for (const Entry& entry : entries) {
+        if (entry.app->parsed()) return entry.command();
+    }
     std::fputs(app.help().c_str(), stderr);
     return 2;
 }
@@ -45,14 +55,19 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    ::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, which every writer checks
     try {
+        weir::prepare_process();
         return run(argc, argv);
-    } catch (const weir::UsageError& e) {
-        return fail(e.what(), 2);
+    } catch (const weir::OutputClosed&) {
+        return 1;
+    } catch (const weir::UsageError& error) {
+        weir::complain(error.what());
+        return 2;
     } catch (const std::bad_alloc&) {
-        return fail("out of memory; give a smaller context (-c) or batch (-b)", 1);
-    } catch (const std::exception& e) {
-        return fail(e.what(), 1);
+        weir::complain("out of memory; give a smaller context (-c) or batch (-b)");
+        return 1;
+    } catch (const std::exception& error) {
+        weir::complain(error.what());
+        return 1;
     }
 }

@@ -1,41 +1,63 @@
 #include "runtime/cli/size_arg.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <string_view>
+#include <system_error>
 
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 
 namespace weir {
+namespace {
+
+// Exponent of 1024 that a unit stands for; -1 where it is none. "GB" is left out: it means 1000 to some.
+int exponent(std::string_view unit) {
+    if (unit.empty() || unit == "B") return 0;
+    static constexpr std::string_view kUnits = "KMGT";
+    const char first = unit[0] >= 'a' && unit[0] <= 'z' ? static_cast<char>(unit[0] - 'a' + 'A') : unit[0];
+    const size_t place = kUnits.find(first);
+    if (place == std::string_view::npos) return -1;
+    if (unit.size() > 1 && unit.substr(1) != "iB") return -1;
+    return static_cast<int>(place) + 1;
+}
+
+}  // namespace
+
+uint64_t SizeArg::of(uint64_t whole) const {
+    if (!percent) return bytes;
+    return static_cast<uint64_t>(static_cast<long double>(whole) * share);
+}
 
 SizeArg parse_size(const std::string& text, const std::string& option) {
-    const auto refuse = [&](const char* why) -> UsageError {
-        return UsageError(option + " " + text + ": " + why + "; write a size like 4G, 512M or 40%");
+    const auto fail = [&](const char* why) -> UsageError {
+        return UsageError(option + " " + quoted(text) + ": " + why +
+                          "; write 4G, 512M, 1.5G (K, M, G, T are powers of 1024), bytes, or 40%");
     };
-    if (text.empty() || text.find_first_not_of("0123456789.") == 0) throw refuse("not a size");
-    char* end = nullptr;
-    const double number = std::strtod(text.c_str(), &end);
-    const std::string_view unit = end;
-    if (!std::isfinite(number) || number <= 0) throw refuse("not more than nothing");
-    SizeArg size;
+    double value = 0;
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    // from_chars would take "inf", "nan" and a minus too.
+    if (text.empty() || text[0] < '0' || text[0] > '9') throw fail("not a size");
+    const auto [rest, error] = std::from_chars(begin, end, value, std::chars_format::fixed);
+    if (error != std::errc() || !std::isfinite(value)) throw fail("not a size");
+    const std::string_view unit(rest, static_cast<size_t>(end - rest));
+
+    SizeArg out;
     if (unit == "%") {
-        if (number > 1000) throw refuse("too large");
-        size.percent = true;
-        size.share = number / 100;
-        return size;
+        if (value == 0) throw fail("not more than nothing");
+        if (value > 100) throw fail("more than all");
+        out.percent = true;
+        out.share = value / 100;
+        return out;
     }
-    double factor = 1;
-    if (!unit.empty()) {
-        static constexpr std::string_view kUnits = "KMGT";
-        const size_t power = kUnits.find(static_cast<char>(unit[0] & ~0x20));
-        const std::string_view rest = unit.substr(1);
-        if (power == std::string_view::npos || (!rest.empty() && rest != "B" && rest != "iB")) throw refuse("unknown unit");
-        factor = std::pow(1024.0, static_cast<double>(power + 1));
-    }
-    if (number * factor >= 0x1p62) throw refuse("too large");
-    size.bytes = static_cast<uint64_t>(number * factor);
-    if (size.bytes == 0) throw refuse("not more than nothing");
-    return size;
+    const int power = exponent(unit);
+    if (power < 0) throw fail("unknown unit");
+    const double bytes = std::ldexp(value, 10 * power);
+    if (bytes >= 0x1p63) throw fail("too large");
+    out.bytes = static_cast<uint64_t>(bytes);
+    if (out.bytes == 0) throw fail("not more than nothing");
+    return out;
 }
 
 }  // namespace weir

@@ -1,4 +1,4 @@
-// Sizes as users type them: 4G, 512M, 1.5G, 100000 (bytes), 40%. Powers of 1024.
+// Sizes as users type them: 4G, 512M, 1.5GiB, 100000 (bytes), 40%. Units are powers of 1024.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@ namespace weir {
 
 struct SizeArg {
     bool percent = false;
-    double share = 0;    // of the whole, where percent
+    double share = 0;    // of the whole, 0 to 1, where percent
     uint64_t bytes = 0;  // otherwise
 
-    uint64_t of(uint64_t whole) const { return percent ? static_cast<uint64_t>(share * static_cast<double>(whole)) : bytes; }
+    // Bytes, where `whole` is what a share is of; rounded down.
+    uint64_t of(uint64_t whole) const;
 };
 
 // Throws UsageError that names the option.

@@ -1,64 +1,104 @@
-// `weir synth`: a synthetic model on disk.
 #include <CLI/CLI.hpp>
-#include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include "runtime/cli/commands.h"
+#include "runtime/cli/format.h"
+#include "runtime/cli/terminal.h"
+#include "runtime/cli/whole_number.h"
 #include "runtime/error.h"
+#include "runtime/model/printable.h"
 #include "runtime/model/synth.h"
 
 namespace weir {
 namespace {
 
-std::atomic<int> stop_signal{0};
+using Clock = std::chrono::steady_clock;
 
-int synth(const SynthOptions& options, const std::string& path) {
-    if (path == "-") throw UsageError("-o -: a model is not written to standard output; name a file");
-    struct sigaction action = {};
-    action.sa_handler = [](int s) { stop_signal = s; };
-    for (const int s : {SIGINT, SIGTERM}) ::sigaction(s, &action, nullptr);
+struct Options {
+    SynthOptions synth;
+    std::string output;
+};
 
-    const bool terminal = ::isatty(STDERR_FILENO) != 0;
-    const auto start = std::chrono::steady_clock::now();
-    try {
-        write_synth(options, path, [&](uint64_t done, uint64_t total) {
-            if (terminal) {
-                std::fprintf(stderr, "\rwriting %s: %llu of %llu MiB ", path.c_str(), static_cast<unsigned long long>(done >> 20),
-                             static_cast<unsigned long long>(total >> 20));
-            }
-            return stop_signal == 0;
-        });
-    } catch (const Error&) {
-        if (terminal) std::fputc('\n', stderr);
-        if (stop_signal != 0) return 128 + stop_signal;
-        throw;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string rate(uint64_t bytes, double seconds) {
+    return format_fixed(static_cast<double>(bytes) / 1e6 / (seconds > 0 ? seconds : 1), 0) + " MB/s";
+}
+
+// A line on the terminal that is written over until it is wiped.
+class Progress {
+  public:
+    Progress() : on_(stderr_is_terminal()) {}
+    ~Progress() {
+        if (shown_) std::fputs("\r\x1b[K", stderr);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const double bytes = static_cast<double>(synth_file_bytes(options));
-    std::fprintf(stderr, "%s%s: %.0f MiB in %.1f s (%.0f MB/s)\n", terminal ? "\r" : "", path.c_str(), bytes / (1 << 20), seconds,
-                 bytes / 1e6 / seconds);
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+
+    void show(uint64_t done, uint64_t total) {
+        if (!on_ || seconds_since(last_) < 0.2) return;
+        last_ = Clock::now();
+        const auto share = 100 * static_cast<double>(done) / static_cast<double>(total);
+        std::fprintf(stderr, "\r\x1b[K%s %% of %s, %s", format_fixed(share, 0).c_str(), format_bytes(total).c_str(),
+                     rate(done, seconds_since(start_)).c_str());
+        shown_ = true;
+    }
+
+  private:
+    const bool on_;
+    const Clock::time_point start_ = Clock::now();
+    Clock::time_point last_ = start_;
+    bool shown_ = false;
+};
+
+int synth(const Options& options) {
+    if (options.output == "-") throw UsageError("-o -: a model is written to a file, not to stdout");
+    const Clock::time_point start = Clock::now();
+    const StopSignals signals;
+    uint64_t bytes = 0;
+    try {
+        Progress progress;
+        write_synth(options.synth, options.output, [&](uint64_t done, uint64_t total) {
+            bytes = total;
+            progress.show(done, total);
+            return signals.asked() == 0;
+        });
+    } catch (const Error& error) {
+        if (signals.asked() == 0) throw;
+        complain(error.what());
+        return 128 + signals.asked();
+    }
+    const double seconds = seconds_since(start);
+    std::fprintf(stderr, "%s: %s (%s bytes) in %s s, %s\n", printable(options.output, SIZE_MAX).c_str(),
+                 format_bytes(bytes).c_str(), std::to_string(bytes).c_str(), format_fixed(seconds, 1).c_str(),
+                 rate(bytes, seconds).c_str());
     return 0;
 }
 
 }  // namespace
 
 Command add_synth(CLI::App& app) {
-    auto options = std::make_shared<SynthOptions>();
-    auto path = std::make_shared<std::string>();
-    CLI::App* const parser = app.add_subcommand("synth", "write a synthetic model (random weights) for measurements and tests");
-    parser->add_option("--shape", options->shape, "dimensions: " + synth_shapes())->required();
-    parser->add_option("--type", options->type, "type of all matrices: " + synth_types())->required();
-    parser->add_option("--layers", options->n_layers, "layers (default: the shape's)")->check(CLI::Range(size_t{1}, size_t{1000}));
-    parser->add_option("--vocab", options->n_vocab, "tokens (default: the shape's)");
-    parser->add_flag("--tied", options->tied, "no head of its own");
-    parser->add_option("--seed", options->seed, "equal options give equal files")->capture_default_str();
-    parser->add_option("-o,--output", *path, "the GGUF file to write")->required()->type_name("FILE");
-    return [options, path] { return synth(*options, *path); };
+    const auto options = std::make_shared<Options>();
+    CLI::App* command =
+        app.add_subcommand("synth", "write a synthetic model (random weights) for measurements and tests");
+    SynthOptions& synth_options = options->synth;
+    command->add_option("--shape", synth_options.shape, "dimensions: " + synth_shapes())->required();
+    command->add_option("--type", synth_options.type, "type of all matrices: " + synth_types())->required();
+    command->add_option("--layers", synth_options.n_layers, "layers (default: the shape's)")
+        ->check(whole_number(1, UINT32_MAX));
+    command->add_option("--vocab", synth_options.n_vocab, "tokens (default: the shape's)")
+        ->check(whole_number(1, UINT32_MAX));
+    command->add_flag("--tied", synth_options.tied, "no head of its own: the embedding is the head");
+    command->add_option("--seed", synth_options.seed, "equal options give equal files")
+        ->check(whole_number(0, UINT64_MAX))
+        ->capture_default_str();
+    command->add_option("-o,--output", options->output, "the GGUF file to write")->required()->type_name("FILE");
+    return [options] { return synth(*options); };
 }
 
 }  // namespace weir

@@ -1,0 +1,80 @@
+#include "runtime/cli/inspect_report.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <string_view>
+
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+// Where a tensor stands in the order of execution, and the name of its group.
+struct Place {
+    uint64_t order;
+    std::string name;
+    bool operator<(const Place& other) const { return order < other.order; }
+};
+
+constexpr uint64_t kHead = UINT64_MAX - 1;
+constexpr uint64_t kOther = UINT64_MAX;
+
+Place place_of(std::string_view tensor) {
+    if (tensor.starts_with("token_embd")) return {0, "embedding"};
+    if (tensor.starts_with("output")) return {kHead, "head"};
+    if (!tensor.starts_with("blk.")) return {kOther, "other"};
+    const std::string_view rest = tensor.substr(4);
+    uint32_t layer = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+    if (error != std::errc() || end == rest.data() + rest.size() || *end != '.') return {kOther, "other"};
+    return {uint64_t{layer} + 1, "blk." + std::to_string(layer)};
+}
+
+}  // namespace
+
+InspectReport make_report(const GgufFile& file) {
+    InspectReport report;
+    try {
+        report.config = read_config(file);
+    } catch (const Error& error) {
+        // The file is named at the top of the output already.
+        const std::string prefix = file.path() + ": ";
+        report.reason = error.what();
+        if (report.reason.compare(0, prefix.size(), prefix) == 0) report.reason.erase(0, prefix.size());
+    }
+
+    std::map<Place, Group> layers;
+    std::map<kernels::Type, Group> types;
+    for (const GgufTensor& tensor : file.tensors()) {
+        const Place place = place_of(tensor.name);
+        Group& layer = layers[place];
+        layer.name = place.name;
+        Group& type = types[tensor.type];
+        type.name = kernels::traits(tensor.type).name;
+        for (Group* group : {&layer, &type}) {
+            ++group->tensors;
+            group->bytes += tensor.bytes;
+        }
+        report.tensor_bytes += tensor.bytes;
+    }
+    for (auto& [place, group] : layers) report.layers.push_back(std::move(group));
+    for (auto& [type, group] : types) report.types.push_back(std::move(group));
+    std::stable_sort(report.types.begin(), report.types.end(),
+                     [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
+
+    report.bytes_per_token = report.tensor_bytes;
+    if (report.config && !report.config->tied_head) {
+        const GgufTensor& embedding = file.tensor("token_embd.weight");
+        report.bytes_per_token -= embedding.bytes - embedding.bytes / embedding.rows();
+    }
+    return report;
+}
+
+const char* value_type_name(uint32_t value_type) {
+    static constexpr const char* kNames[] = {"uint8", "int8",   "uint16", "int16",  "uint32", "int32",  "float32",
+                                             "bool",  "string", "array",  "uint64", "int64",  "float64"};
+    return value_type < std::size(kNames) ? kNames[value_type] : "unknown";
+}
+
+}  // namespace weir

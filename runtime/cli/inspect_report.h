@@ -1,0 +1,38 @@
+// What `weir inspect` shows of a model file, gathered once for both forms of output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/model/config.h"
+#include "runtime/model/gguf.h"
+
+namespace weir {
+
+struct Group {
+    std::string name;  // of a layer, or of a tensor type
+    size_t tensors = 0;
+    uint64_t bytes = 0;
+};
+
+struct InspectReport {
+    std::optional<ModelConfig> config;
+    std::string reason;            // where there is no config: why weir cannot run this file
+    std::vector<Group> layers;     // embedding, blk.0 ..., head, other; in order of execution
+    std::vector<Group> types;      // the largest first
+    uint64_t tensor_bytes = 0;     // sum over all tensors
+    uint64_t bytes_per_token = 0;  // what one token touches: an embedding with a head beside it counts one row
+};
+
+InspectReport make_report(const GgufFile& file);
+
+// Element types of metadata arrays by their number.
+const char* value_type_name(uint32_t value_type);
+
+std::string inspect_text(const GgufFile& file, const InspectReport& report);
+std::string inspect_json(const GgufFile& file, const InspectReport& report);
+
+}  // namespace weir

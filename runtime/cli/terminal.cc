@@ -1,0 +1,93 @@
+#include "runtime/cli/terminal.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+// Set by the handler, read by StopSignals::asked(). A handler reaches nothing but globals.
+std::atomic<int> stop_asked{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+void restore_stop_signals() {
+    for (const int number : kStopSignals) std::signal(number, SIG_DFL);
+}
+
+extern "C" void on_stop_signal(int number) {
+    stop_asked.store(number, std::memory_order_relaxed);
+    restore_stop_signals();
+}
+
+}  // namespace
+
+void prepare_process() {
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
+    for (int fd = 0; fd <= 2; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0) continue;
+        // The lowest free number is this one. Writing to it fails, as it should for who closed it.
+        if (::open("/dev/null", O_RDONLY) != fd) throw Error("cannot open /dev/null in place of a closed stream");
+    }
+}
+
+void write_stdout(std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
+        if (n >= 0) {
+            text.remove_prefix(static_cast<size_t>(n));
+        } else if (errno == EPIPE || errno == EBADF) {
+            throw OutputClosed();
+        } else if (errno != EINTR) {
+            throw Error(std::string("cannot write to stdout: ") + std::strerror(errno));
+        }
+    }
+}
+
+void complain(std::string_view message) noexcept {
+    constexpr size_t kLongest = 4000;
+    char line[kLongest + 16] = "weir: ";
+    size_t n = std::strlen(line);
+    for (const char c : message.substr(0, kLongest)) {
+        const auto byte = static_cast<unsigned char>(c);
+        line[n++] = byte < 0x20 || byte == 0x7f ? ' ' : c;
+    }
+    line[n++] = '\n';
+    // There is nobody left to tell that this failed.
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, n);
+}
+
+bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
+
+StopSignals::StopSignals() {
+    stop_asked.store(0, std::memory_order_relaxed);
+    struct sigaction action {};
+    action.sa_handler = on_stop_signal;
+    ::sigemptyset(&action.sa_mask);
+    for (const int number : kStopSignals) {
+        // What was ignored stays so: nohup, background jobs of a shell without job control.
+        struct sigaction old {};
+        if (::sigaction(number, nullptr, &old) == 0 && old.sa_handler == SIG_IGN) continue;
+        ::sigaction(number, &action, nullptr);
+    }
+}
+
+StopSignals::~StopSignals() {
+    for (const int number : kStopSignals) {
+        struct sigaction old {};
+        if (::sigaction(number, nullptr, &old) == 0 && old.sa_handler == on_stop_signal) std::signal(number, SIG_DFL);
+    }
+}
+
+int StopSignals::asked() const { return stop_asked.load(std::memory_order_relaxed); }
+
+}  // namespace weir
