@@ -8,8 +8,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-question="What is the capital of France, and what is it known for?"
-tokens=64
+question="How do plants make food?"
+tokens=96
 synthetic=$weir_cache/synthetic-1.1b-q8_0.gguf
 synthetic_mib=1200 # the file, and room to spare
 
