@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <map>
 
 #include "runtime/error.h"
@@ -79,6 +80,9 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
 void check_run_options(const RunOptions& o) {
     if (o.prompt.has_value() == !o.prompt_file.empty())
         throw UsageError(o.prompt ? "-p and -f together: give one prompt" : "no prompt: give -p TEXT, -f FILE or -f - for standard input");
+    const SamplerOptions& s = o.sampler;  // NaN passes every range
+    for (const float value : {s.temperature, s.top_p, s.min_p, s.repeat_penalty})
+        if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -20,6 +21,10 @@ namespace {
 // A read of a mapped page that the file no longer has is a SIGBUS: the process must end with a line, not by the
 // signal. Only what is async-signal-safe happens here.
 void on_sigbus(int) {
+    static std::atomic_flag told;
+    if (told.test_and_set()) {  // another worker is saying it
+        for (;;) ::pause();
+    }
     static constexpr char kText[] =
         "weir: the model file could not be read while it was mapped: it shrank, or its device failed\n";
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);

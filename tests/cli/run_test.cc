@@ -1,0 +1,253 @@
+// `weir run` as a user meets it: what it prints, how it ends, and that no input, however bad, ends it by a signal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/cli/spawn.h"
+#include "tests/engine/tiny_model.h"
+#include "tests/pager/live.h"
+
+namespace weir::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr const char* kModes[] = {"uffd", "mmap", "resident"};
+
+std::vector<std::string> command(const std::string& model, std::vector<std::string> more) {
+    std::vector<std::string> args = {WEIR_PROGRAM, "run", model};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+
+class Run : public ::testing::Test {
+  protected:
+    void SetUp() override { WEIR_NEEDS_UFFD(); }
+
+    // A model of some 20 MB, so that its paging has something to do.
+    static TinyShape paged_shape() {
+        TinyShape shape;
+        shape.n_layers = 8;
+        shape.dim = 256;
+        shape.ffn_dim = 768;
+        shape.n_ctx = 2000;
+        return shape;
+    }
+    static void expect_one_line(const Ended& e, int status) {
+        EXPECT_EQ(e.status, status) << e.err;
+        EXPECT_EQ(e.error_lines(), 1u) << e.err;
+        EXPECT_THAT(e.err, HasSubstr("weir: "));
+        EXPECT_FALSE(e.timed_out);
+    }
+    TinyModelFile model_{TinyShape{}};
+};
+
+TEST_F(Run, TextGoesToStdoutAndTheRestToStderr) {
+    const Ended e = spawn(command(model_.path(), {"-p", "ab", "-n", "5", "--ignore-eos", "--temp", "0"}));
+    EXPECT_EQ(e.status, 0) << e.err;
+    EXPECT_FALSE(e.out.empty());
+    EXPECT_EQ(e.out.back(), '\n');
+    EXPECT_THAT(e.err, HasSubstr("paging=uffd"));
+    EXPECT_THAT(e.err, HasSubstr("kernels="));
+    const Ended quiet = spawn(command(model_.path(), {"-p", "ab", "-n", "5", "--ignore-eos", "--temp", "0", "-q"}));
+    EXPECT_EQ(quiet.out, e.out);
+    EXPECT_EQ(quiet.err, "");
+}
+
+TEST_F(Run, JsonHoldsEveryPromisedField) {
+    const Ended e = spawn(command(model_.path(), {"-p", "ab", "-n", "6", "--ignore-eos", "--temp", "0", "--json"}));
+    ASSERT_EQ(e.status, 0) << e.err;
+    const json j = json::parse(e.out);
+    for (const char* key : {"text", "prompt_ids", "ids", "timings", "paging", "memory", "logits_hash"}) EXPECT_TRUE(j.contains(key)) << key;
+    for (const char* key : {"load_ms", "first_token_ms", "prompt_tokens_per_s", "decode_tokens_per_s"})
+        EXPECT_GT(j["timings"][key].get<double>(), 0) << key;
+    for (const char* key : {"mode", "weights_bytes", "resident_bytes", "ring_bytes", "bytes_read", "bytes_read_per_token", "faults",
+                            "faults_per_token", "waits", "stall_ms", "bounded_by"})
+        EXPECT_TRUE(j["paging"].contains(key)) << key;
+    EXPECT_EQ(j["ids"].size(), 6u);
+    EXPECT_EQ(j["logits_hash"].get<std::string>().size(), 16u);
+    EXPECT_LE(j["memory"]["peak_rss_bytes"].get<uint64_t>(), j["memory"]["budget_bytes"].get<uint64_t>());
+}
+
+TEST_F(Run, EveryWayOfPagingGivesTheSameText) {
+    const TinyModelFile model(paged_shape());
+    std::string hash;
+    const auto check = [&](std::vector<std::string> more) {
+        more.insert(more.end(), {"-p", "abc", "-n", "12", "--ignore-eos", "--temp", "0", "--json"});
+        const Ended e = spawn(command(model.path(), more));
+        ASSERT_EQ(e.status, 0) << e.err;
+        const json j = json::parse(e.out);
+        if (hash.empty()) hash = j["logits_hash"];
+        EXPECT_EQ(j["logits_hash"], hash) << testing::PrintToString(more);
+    };
+    for (const char* threads : {"1", "2"}) {
+        check({"-t", threads, "--paging", "resident"});
+        check({"-t", threads, "--paging", "mmap"});
+        for (const char* share : {"90%", "75%", "50%", "25%"}) {
+            check({"-t", threads, "--weights-ram", share});
+            check({"-t", threads, "--weights-ram", share, "--gates", "off"});
+        }
+        check({"-t", threads, "--weights-ram", "50%", "--install", "copy"});
+        check({"-t", threads, "--weights-ram", "50%", "--reader", "pread"});
+        check({"-t", threads, "--weights-ram", "50%", "--io", "buffered"});
+    }
+}
+
+TEST_F(Run, PromptsFromFilesAndStdin) {
+    const std::string file = model_.path() + ".prompt";
+    std::ofstream(file) << "ab";
+    const Ended a = spawn(command(model_.path(), {"-p", "ab", "-n", "4", "--ignore-eos", "--temp", "0", "-q"}));
+    const Ended b = spawn(command(model_.path(), {"-f", file, "-n", "4", "--ignore-eos", "--temp", "0", "-q"}));
+    SpawnOptions from_file;
+    from_file.in_child = [&file] {
+        if (::dup2(::open(file.c_str(), O_RDONLY | O_CLOEXEC), STDIN_FILENO) < 0) ::_exit(126);
+    };
+    const Ended c = spawn(command(model_.path(), {"-f", "-", "-n", "4", "--ignore-eos", "--temp", "0", "-q"}), from_file);
+    fs::remove(file);
+    EXPECT_EQ(a.status, 0);
+    EXPECT_EQ(a.out, b.out);
+    EXPECT_EQ(a.out, c.out);
+}
+
+TEST_F(Run, WrongUseIsOneLineAndStatus2) {
+    for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+             {},
+             {"-p", "a", "-f", "x"},
+             {"-p", "a", "--paging", "magic"},
+             {"-p", "a", "--ram", "4X"},
+             {"-p", "a", "--ram", "-1"},
+             {"-p", "a", "--ram", "1M"},
+             {"-p", "a", "--paging", "resident", "--ram", "1M"},
+             {"-p", "a", "--install", "teleport"},
+             {"-p", "a", "--reader", "psychic"},
+             {"-p", "a", "--io", "wishful"},
+             {"-p", "a", "-t", "0"},
+             {"-p", "a", "-n", "-7"},
+             {"-p", "a", "--temp", "nan"},
+             {"-p", "a", "--system", "b"},
+             {"-p", "a", "--no-such-option"}}) {
+        SCOPED_TRACE(testing::PrintToString(more));
+        expect_one_line(spawn(command(model_.path(), more)), 2);
+    }
+}
+
+TEST_F(Run, BadFilesAreOneLineAndStatus1) {
+    const std::string base = model_.path();
+    const std::string fifo = base + ".fifo", cut = base + ".cut", empty = base + ".empty", text = base + ".text";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    fs::copy_file(base, cut);
+    fs::resize_file(cut, fs::file_size(base) / 2);
+    std::ofstream(empty).flush();
+    std::ofstream(text) << "not a model, by any means\n";
+    for (const char* mode : kModes) {
+        for (const std::string& path : {base + ".absent", fs::temp_directory_path().string(), fifo, cut, empty, text}) {
+            SCOPED_TRACE(path + " " + mode);
+            expect_one_line(spawn(command(path, {"-p", "a", "-n", "2", "--paging", mode})), 1);
+        }
+    }
+    for (const std::string& path : {fifo, cut, empty, text}) fs::remove(path);
+}
+
+TEST_F(Run, AFlippedBitIsAnErrorOrAModel) {
+    std::ifstream in(model_.path(), std::ios::binary);
+    const std::string whole(std::istreambuf_iterator<char>(in), {});
+    const std::string path = model_.path() + ".flipped";
+    for (size_t bit = 3; bit < 8 * 9000; bit += 1013) {
+        std::string damaged = whole;
+        damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+        std::ofstream(path, std::ios::binary) << damaged;
+        const Ended e = spawn(command(path, {"-p", "a", "-n", "2", "-c", "32"}));
+        EXPECT_TRUE(e.status >= 0 && e.status <= 2) << "bit " << bit << ": status " << e.status << "\n" << e.err;
+        EXPECT_FALSE(e.timed_out) << "bit " << bit;
+    }
+    fs::remove(path);
+}
+
+TEST_F(Run, AFileThatShrinksOrChangesEndsTheRun) {
+    const TinyModelFile model(paged_shape());
+    for (const char* mode : kModes) {
+        for (const bool gates : {true, false}) {
+            if (!gates && std::string(mode) != "uffd") continue;
+            for (const bool shrinks : {true, false}) {
+                SCOPED_TRACE(std::string(mode) + (gates ? "" : " without gates") + (shrinks ? " shrinks" : " changes"));
+                const std::string path = model.path() + ".shrinking";
+                fs::copy_file(model.path(), path, fs::copy_options::overwrite_existing);
+                std::jthread meanwhile;
+                SpawnOptions options;
+                options.started = [&](pid_t) {
+                    meanwhile = std::jthread([path, shrinks] {
+                        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+                        if (shrinks) {
+                            fs::resize_file(path, fs::file_size(path) / 3);
+                        } else {
+                            std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(20000).write("changed", 7).flush();
+                        }
+                    });
+                };
+                std::vector<std::string> more = {"-p", "a", "-n", "-1", "--ignore-eos", "--temp", "0", "-q", "--paging", mode};
+                if (std::string(mode) == "uffd") more.insert(more.end(), {"--weights-ram", "40%", "--gates", gates ? "on" : "off"});
+                expect_one_line(spawn(command(path, more), options), 1);
+                fs::remove(path);
+            }
+        }
+    }
+}
+
+TEST_F(Run, NotANumberIsAnErrorThatNamesTheLayer) {
+    TinyShape shape;
+    shape.nan_layer = 1;
+    const TinyModelFile model(shape);
+    const Ended e = spawn(command(model.path(), {"-p", "a", "-n", "2", "-q"}));
+    expect_one_line(e, 1);
+    EXPECT_THAT(e.err, HasSubstr("layer 1"));
+}
+
+TEST_F(Run, AFullContextSaysSo) {
+    const Ended e = spawn(command(model_.path(), {"-p", "a", "-n", "-1", "-c", "16", "--ignore-eos"}));
+    EXPECT_EQ(e.status, 0) << e.err;
+    EXPECT_THAT(e.err, HasSubstr("context of 16 tokens is full"));
+    expect_one_line(spawn(command(model_.path(), {"-p", "abcdefghijklmnopqrstuvwxyz0123456789", "-c", "8", "-q"})), 1);
+}
+
+TEST_F(Run, SignalsEndItCleanlyAndAClosedPipeToo) {
+    const TinyModelFile model(paged_shape());
+    for (const int signal : {SIGINT, SIGTERM}) {
+        std::jthread meanwhile;
+        SpawnOptions options;
+        options.started = [&](pid_t pid) {
+            meanwhile = std::jthread([pid, signal] {
+                std::this_thread::sleep_for(std::chrono::milliseconds(400));
+                ::kill(pid, signal);
+            });
+        };
+        const Ended e = spawn(command(model.path(), {"-p", "a", "-n", "-1", "--ignore-eos", "--json"}), options);
+        EXPECT_EQ(e.status, 128 + signal) << e.err;
+        EXPECT_EQ(json::parse(e.out)["finish_reason"], "interrupted");
+    }
+    SpawnOptions nobody;
+    nobody.drop_stdout_reader = true;
+    const Ended e = spawn(command(model.path(), {"-p", "a", "-n", "-1", "--ignore-eos", "-q"}), nobody);
+    EXPECT_EQ(e.status, 1);
+    EXPECT_EQ(e.err, "");
+}
+
+TEST_F(Run, ChatSaysWhenItDoesNotKnowTheTemplate) {
+    const Ended none = spawn(command(model_.path(), {"-p", "a", "--chat"}));
+    expect_one_line(none, 1);
+    TinyShape shape;
+    shape.chat_template = "{{ something_else }}";
+    const TinyModelFile unknown(shape);
+    const Ended e = spawn(command(unknown.path(), {"-p", "a", "--chat"}));
+    expect_one_line(e, 1);
+    EXPECT_THAT(e.err, HasSubstr("template"));
+}
+
+}  // namespace
+}  // namespace weir::test
