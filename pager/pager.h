@@ -38,7 +38,8 @@ enum class InstallRung : uint8_t { kAuto, kMove, kCopy };
 
 struct PagerOptions {
     size_t workers = 1;
-    size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers), or one per Extent
+    size_t held_extents = 2;  // that a worker may hold at a time, see residency_policy.h
+    size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers, held_extents), or one per Extent
     bool gates = true;  // false: acquire() lets everything through, and absences fault
     InstallRung install = InstallRung::kAuto;
     ReaderRung reader = ReaderRung::kAuto;

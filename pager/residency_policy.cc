@@ -20,12 +20,18 @@ size_t choose_extent_bytes(uint64_t frame_bytes, size_t page, size_t pmd_page) {
     return std::max(bytes, page);
 }
 
-size_t least_frames(size_t workers) { return 2 * workers + 1; }
+size_t held_extents(uint64_t longest_row_bytes, uint64_t extent_bytes) {
+    // n bytes from anywhere touch at most 1 + ceil((n - 1) / extent) Extents.
+    const uint64_t n = std::max<uint64_t>(2, longest_row_bytes);
+    return static_cast<size_t>(std::max<uint64_t>(2, 1 + (n - 1 + extent_bytes - 1) / extent_bytes));
+}
 
-Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies) {
+size_t least_frames(size_t workers, size_t held) { return held * workers + 1; }
+
+Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies, size_t held) {
     Residency r;
     r.pinned.assign(n_extents, true);
-    const size_t least = least_frames(workers) + (copies ? 2 : 0);
+    const size_t least = least_frames(workers, held) + (copies ? 2 : 0);
     const size_t spare = copies ? 2 : 0;  // even when all is pinned, a copy needs somewhere to land first
     if (frames >= n_extents + spare) {
         r.n_pinned = n_extents;
@@ -35,7 +41,7 @@ Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool
     CHECK(frames >= least);
     const size_t wanted = std::max(kLeastRing, n_extents / kRingShare);
     r.ring = std::min(std::max(wanted, least), std::max(least, frames / 2));
-    r.staging = copies ? std::max<size_t>(2, (r.ring - least_frames(workers)) / 2) : 0;
+    r.staging = copies ? std::max<size_t>(2, (r.ring - least_frames(workers, held)) / 2) : 0;
     r.n_pinned = frames - r.ring;
 
     const size_t streamed = n_extents - r.n_pinned;

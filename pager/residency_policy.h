@@ -14,9 +14,12 @@ namespace weir::pager {
 // The largest power of two that is at most the PMD page and leaves eight frames in frame_bytes; at least a page.
 size_t choose_extent_bytes(uint64_t frame_bytes, size_t page, size_t pmd_page);
 
-// The fewest frames with which `workers` can walk at all: each may hold an Extent and the next (a row may lie across
-// the two), and one more is in flight.
-size_t least_frames(size_t workers);
+// Extents that a worker may hold at a time: an Extent and the next, as what it reads may lie across the two, or more where
+// the longest row, which is read in one piece, is longer than an Extent.
+size_t held_extents(uint64_t longest_row_bytes, uint64_t extent_bytes);
+
+// The fewest frames with which `workers` can walk at all: what each may hold, and one more in flight.
+size_t least_frames(size_t workers, size_t held = 2);
 
 struct Residency {
     std::vector<bool> pinned;  // per Extent
@@ -26,7 +29,7 @@ struct Residency {
 };
 
 // Divides `frames` frames over n_extents. copies: installing copies out of the frame, so that a part of the ring is
-// staging. Requires frames >= least_frames(workers), or everything pinned.
-Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies);
+// staging. Requires frames >= least_frames(workers, held), or everything pinned.
+Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies, size_t held = 2);
 
 }  // namespace weir::pager

@@ -58,7 +58,11 @@ class PagedStore : public StoreBase {
         frames_ = options.frame_bytes / extent_bytes_;
         n_extents_ = (map_.image_bytes + extent_bytes_ - 1) / extent_bytes_;
         frames_ = std::min(frames_, n_extents_ + kSpareFrames);
-        const size_t least = pager::least_frames(options.workers) + kSpareFrames;
+        uint64_t longest_row = 0;
+        for (const PlacedTensor& t : map_.tensors)
+            longest_row = std::max<uint64_t>(longest_row, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
+        const size_t held = pager::held_extents(longest_row, extent_bytes_);
+        const size_t least = pager::least_frames(options.workers, held) + kSpareFrames;
         if (frames_ < n_extents_ + kSpareFrames && frames_ < least) {
             throw UsageError("the budget leaves " + mib(options.frame_bytes) + " for weights, and " +
                              std::to_string(options.workers) + " threads need at least " + mib(least * extent_bytes_) +
@@ -77,6 +81,7 @@ class PagedStore : public StoreBase {
 
         pager::PagerOptions o;
         o.workers = options.workers;
+        o.held_extents = held;
         o.frames = frames_;
         o.gates = options.gates;
         o.install = install_rung(options.install);

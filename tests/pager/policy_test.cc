@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 #include "pager/layout.h"
 #include "pager/residency_policy.h"
@@ -64,12 +65,22 @@ TEST(ExtentSize, IsTheLargestPowerOfTwoThatLeavesEightFrames) {
     EXPECT_EQ(choose_extent_bytes(100, 16384, 32 << 20), 16384u);
 }
 
+TEST(HeldExtents, AreTwoUnlessARowIsLonger) {
+    constexpr uint64_t kExtent = 4096;
+    EXPECT_EQ(held_extents(0, kExtent), 2u);
+    EXPECT_EQ(held_extents(1, kExtent), 2u);
+    EXPECT_EQ(held_extents(kExtent, kExtent), 2u);
+    EXPECT_EQ(held_extents(kExtent + 1, kExtent), 2u);
+    EXPECT_EQ(held_extents(kExtent + 2, kExtent), 3u);
+    EXPECT_EQ(held_extents(4 * kExtent, kExtent), 5u);
+}
+
 TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
-    for (const size_t workers : {1, 2, 4, 8}) {
+    for (const auto& [workers, held] : {std::pair<size_t, size_t>{1, 2}, {2, 2}, {4, 2}, {8, 2}, {2, 5}}) {
         for (const bool copies : {false, true}) {
             for (size_t n = 1; n < 2000; n = n * 3 / 2 + 1) {
-                for (size_t frames = least_frames(workers) + 2; frames <= n + 4; frames += 1 + n / 37) {
-                    const Residency r = choose_residency(n, frames, workers, copies);
+                for (size_t frames = least_frames(workers, held) + 2; frames <= n + 4; frames += 1 + n / 37) {
+                    const Residency r = choose_residency(n, frames, workers, copies, held);
                     size_t pinned = 0;
                     for (const bool p : r.pinned) pinned += p;
                     ASSERT_EQ(pinned, r.n_pinned);
@@ -77,8 +88,8 @@ TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
                     if (r.n_pinned == n) continue;
                     ASSERT_EQ(r.n_pinned + r.ring, frames);
                     // The design's bound on the ring: at most max(8 Extents, 3 %), unless the workers need more.
-                    ASSERT_LE(r.ring, std::max({size_t{8}, n * 3 / 100, least_frames(workers) + 2}));
-                    ASSERT_GE(r.ring - r.staging, least_frames(workers));
+                    ASSERT_LE(r.ring, std::max({size_t{8}, n * 3 / 100, least_frames(workers, held) + 2}));
+                    ASSERT_GE(r.ring - r.staging, least_frames(workers, held));
                     // Evenly spread: any window of the walk streams its share, give or take one.
                     const size_t streamed = n - r.n_pinned;
                     size_t seen = 0;
