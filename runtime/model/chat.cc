@@ -9,8 +9,8 @@ namespace {
 constexpr std::string_view kTurn = "<|im_start|>";
 constexpr std::string_view kEndOfTurn = "<|im_end|>";
 
-// The Jinja string literal that the opening quote at `quote` begins, without its escapes. A template may hold
-// line feeds in its literals as they are.
+// The Jinja string literal that the opening quote at `quote` begins, without its escapes. A template may hold line
+// feeds in its literals as they are.
 std::string read_literal(std::string_view jinja, size_t quote) {
     std::string text;
     for (size_t i = quote + 1; i < jinja.size() && jinja[i] != jinja[quote]; ++i) {
@@ -27,14 +27,13 @@ std::string read_literal(std::string_view jinja, size_t quote) {
 }  // namespace
 
 std::optional<ChatFamily> recognise_chat_template(const std::string& jinja) {
-    const bool chat_ml =
-        jinja.find(kTurn) != std::string::npos && jinja.find(kEndOfTurn) != std::string::npos;
+    const bool chat_ml = jinja.find(kTurn) != std::string::npos && jinja.find(kEndOfTurn) != std::string::npos;
     if (chat_ml) return ChatFamily::kChatMl;
     return std::nullopt;
 }
 
-// A template with a default has a literal with the whole turn in it: '<|im_start|>system\nYou are
-// ...<|im_end|>\n'. Literals that open a system turn for the caller's text close before the end of the turn.
+// A template with a default has a literal with the whole turn in it: '<|im_start|>system\nYou are ...<|im_end|>\n'.
+// Literals that open a system turn for the caller's text close before the end of the turn.
 std::string default_system_prompt(ChatFamily, const std::string& jinja) {
     const std::string opening = std::string(kTurn) + "system\n";
     for (size_t at = 0; (at = jinja.find(kTurn, at)) != std::string::npos; ++at) {

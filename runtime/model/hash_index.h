@@ -1,6 +1,6 @@
-// Finds small integers by a key that lives elsewhere: open addressing with linear probing over 4-byte slots,
-// at most half full. 262,144 tokens take 2 MiB, where a node-based map takes 12 MiB: the tokenizer lives
-// within the memory budget of the whole process. Filled once, then any thread may look.
+// Finds small integers by a key that lives elsewhere: open addressing with linear probing over 4-byte slots, at most
+// half full. 262,144 tokens take 2 MiB, where a node-based map takes 12 MiB: the tokenizer lives within the memory
+// budget of the whole process. Filled once, then any thread may look.
 #pragma once
 
 #include <bit>

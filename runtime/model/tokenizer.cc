@@ -2,7 +2,6 @@
 
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
-#include "runtime/model/byte_reader.h"
 #include "runtime/model/tokenizer_bpe.h"
 #include "runtime/model/tokenizer_pre.h"
 #include "runtime/model/tokenizer_spm.h"
@@ -21,12 +20,10 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const GgufFile& file, const std
     const std::string* name = file.get_string("tokenizer.ggml.pre");
     const std::string how = known + "; if this model's is one of them, say so with --pre-tokenizer NAME";
     if (!name)
-        throw Error(file.path() + ": key 'tokenizer.ggml.pre' is missing, so the pre-tokenizer is not known" +
-                    how);
+        throw Error(file.path() + ": key 'tokenizer.ggml.pre' is missing, so the pre-tokenizer is not known" + how);
     auto made = PreTokenizer::create(*name);
     if (!made)
-        throw Error(file.path() + ": key 'tokenizer.ggml.pre' is " + quoted(*name) + ", which is not known" +
-                    how);
+        throw Error(file.path() + ": key 'tokenizer.ggml.pre' is " + quoted(*name) + ", which is not known" + how);
     return made;
 }
 
@@ -37,14 +34,13 @@ std::unique_ptr<Tokenizer> Tokenizer::from_gguf(const GgufFile& file, const std:
     if (model == "gpt2") return std::make_unique<BpeTokenizer>(file, make_pre_tokenizer(file, pre_tokenizer));
     if (model == "llama") {
         if (!pre_tokenizer.empty() && pre_tokenizer != "default") {
-            throw UsageError("--pre-tokenizer " + quoted(pre_tokenizer) + " does not apply to " +
-                             file.path() + ": a SentencePiece vocabulary has no pre-tokenizer");
+            throw UsageError("--pre-tokenizer " + quoted(pre_tokenizer) + " does not apply to " + file.path() +
+                             ": a SentencePiece vocabulary has no pre-tokenizer");
         }
         return std::make_unique<SpmTokenizer>(file);
     }
-    throw Error(
-        file.path() + ": key 'tokenizer.ggml.model' is " + quoted(model) +
-        ", a family that is not known; known are llama (SentencePiece BPE) and gpt2 (byte-level BPE)");
+    throw Error(file.path() + ": key 'tokenizer.ggml.model' is " + quoted(model) +
+                ", a family that is not known; known are llama (SentencePiece BPE) and gpt2 (byte-level BPE)");
 }
 
 }  // namespace weir

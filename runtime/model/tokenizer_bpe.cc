@@ -5,7 +5,6 @@
 
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
-#include "runtime/model/byte_reader.h"
 #include "runtime/model/utf8.h"
 
 namespace weir {
@@ -73,8 +72,7 @@ void BpeTokenizer::read_merges(const GgufFile& file) {
         const std::string_view merge = merges->strings[i];
         const size_t blank = merge.find(' ', 1);
         if (blank == std::string_view::npos) {
-            fail("has entry " + std::to_string(i) + ", " + quoted(merge) +
-                 ", which is not two tokens and a blank");
+            fail("has entry " + std::to_string(i) + ", " + quoted(merge) + ", which is not two tokens and a blank");
         }
         const std::string_view left = merge.substr(0, blank);
         const std::string_view right = merge.substr(blank + 1);
@@ -99,8 +97,8 @@ int32_t BpeTokenizer::rank(TokenId left, TokenId right) const {
     });
 }
 
-// Merges words, one after the other, in memory that is used again. Symbols form a linked list; candidates
-// wait in a heap and are checked when they come out. n log n in the length of a word.
+// Merges words, one after the other, in memory that is used again. Symbols form a linked list; candidates wait in a
+// heap and are checked when they come out. n log n in the length of a word.
 class BpeTokenizer::Merger {
   public:
     explicit Merger(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -109,8 +107,7 @@ class BpeTokenizer::Merger {
         symbols_.clear();
         for (const char c : word) {
             const TokenId id = tokenizer_.byte_tokens_[static_cast<unsigned char>(c)];
-            // Some vocabularies lack bytes that their texts did not have. The models' own tokenizers drop
-            // them too.
+            // Some vocabularies lack bytes that their texts did not have. The models' own tokenizers drop them too.
             if (id < 0) continue;
             const auto i = static_cast<uint32_t>(symbols_.size());
             symbols_.push_back({id, i - 1, i + 1});

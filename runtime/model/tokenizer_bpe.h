@@ -1,8 +1,7 @@
-// The tokenizer of the byte-level BPE family (tokenizer.ggml.model = "gpt2"): GPT-2, Llama 3, Qwen2, SmolLM.
-// A pre-tokenizer cuts the text into words; within a word the bytes are merged pair by pair, the pair of the
-// lowest rank first. The vocabulary writes each byte as a printable character of its own (a blank as U+0120).
-// Source: Radford et al., Language Models are Unsupervised Multitask Learners (2019), and the published
-// encoder.
+// The tokenizer of the byte-level BPE family (tokenizer.ggml.model = "gpt2"): GPT-2, Llama 3, Qwen2, SmolLM. A
+// pre-tokenizer cuts the text into words; within a word the bytes are merged pair by pair, the pair of the lowest rank
+// first. The vocabulary writes each byte as a printable character of its own (a blank as U+0120).
+// Source: Radford et al., Language Models are Unsupervised Multitask Learners (2019), and the published encoder.
 #pragma once
 
 #include <array>

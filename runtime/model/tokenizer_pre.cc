@@ -23,13 +23,12 @@ struct Scheme {
     bool adds_bos;
 };
 
-// Written out below: [\t-\r\x85\p{Z}] is Unicode's White_Space, which \s means to the tokenizers that these
-// come from. pcre2's \s has U+180E besides.
+// Written out below: [\t-\r\x85\p{Z}] is Unicode's White_Space, which \s means to the tokenizers that these come
+// from. pcre2's \s has U+180E besides.
 
 // GPT-2's.
-constexpr const char* kGpt2Words =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\t-\r\x85\p{Z}\p{L}\p{N}]+)"
-    R"(|[\t-\r\x85\p{Z}]+(?![^\t-\r\x85\p{Z}])|[\t-\r\x85\p{Z}]+)";
+constexpr const char* kGpt2Words = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\t-\r\x85\p{Z}\p{L}\p{N}]+)"
+                                   R"(|[\t-\r\x85\p{Z}]+(?![^\t-\r\x85\p{Z}])|[\t-\r\x85\p{Z}]+)";
 
 constexpr const char* kGpt2[] = {kGpt2Words};
 
@@ -45,8 +44,8 @@ constexpr const char* kQwen2[] = {
 // Every digit by itself, then GPT-2's.
 constexpr const char* kSmollm[] = {R"(\p{N})", kGpt2Words};
 
-// What byte-level files that only say "default" are read with: Falcon's row. Punctuation in runs, GPT-2's,
-// numbers in runs, digits in threes.
+// What byte-level files that only say "default" are read with: Falcon's row. Punctuation in runs, GPT-2's, numbers in
+// runs, digits in threes.
 constexpr const char* kDefault[] = {R"([\p{P}$+<=>^~|]+)", kGpt2Words, R"(\p{N}+)", "[0-9][0-9][0-9]"};
 
 constexpr std::string_view kLlama3Aliases[] = {"llama3", "llama-v3"};
@@ -77,11 +76,10 @@ std::string pcre2_message(int error) {
 
 class RegexPreTokenizer final : public PreTokenizer {
   public:
-    RegexPreTokenizer(const Scheme& scheme, bool jit)
-        : scheme_(scheme), context_(pcre2_match_context_create(nullptr)) {
+    RegexPreTokenizer(const Scheme& scheme, bool jit) : scheme_(scheme), context_(pcre2_match_context_create(nullptr)) {
         if (!context_) throw std::bad_alloc();
-        // A run of a million blanks is backtracked over once per character: legal, and linear in all, but
-        // above the default limit of ten million steps from there on.
+        // A run of a million blanks is backtracked over once per character: legal, and linear in all, but above
+        // the default limit of ten million steps from there on.
         pcre2_set_match_limit(context_.get(), UINT32_MAX);
         for (const char* pattern : scheme.patterns) codes_.push_back(compile(pattern, jit));
     }
@@ -120,11 +118,11 @@ class RegexPreTokenizer final : public PreTokenizer {
     static Code compile(const char* pattern, bool jit) {
         int error = 0;
         PCRE2_SIZE offset = 0;
-        Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
-                                PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+        Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                                &error, &offset, nullptr));
         if (!code) {
-            throw Error("pcre2 refuses the expression " + std::string(pattern) + " at " +
-                        std::to_string(offset) + ": " + pcre2_message(error));
+            throw Error("pcre2 refuses the expression " + std::string(pattern) + " at " + std::to_string(offset) +
+                        ": " + pcre2_message(error));
         }
         // Not an error where it fails: pcre2_match() then interprets.
         if (jit) pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
@@ -145,8 +143,7 @@ class RegexPreTokenizer final : public PreTokenizer {
             const int rc = match(code, match_data, text, done);
             if (rc == PCRE2_ERROR_NOMATCH) break;
             if (rc < 0) {
-                throw Error("pcre2 fails on a text of " + std::to_string(text.size()) +
-                            " bytes: " + pcre2_message(rc));
+                throw Error("pcre2 fails on a text of " + std::to_string(text.size()) + " bytes: " + pcre2_message(rc));
             }
             const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match_data);
             if (bounds[0] > done) pieces.push_back(text.substr(done, bounds[0] - done));
@@ -156,8 +153,7 @@ class RegexPreTokenizer final : public PreTokenizer {
         if (done < text.size()) pieces.push_back(text.substr(done));
     }
 
-    int match(const pcre2_code* code, pcre2_match_data* match_data, std::string_view text,
-              size_t from) const {
+    int match(const pcre2_code* code, pcre2_match_data* match_data, std::string_view text, size_t from) const {
         const auto run = [&](uint32_t options) {
             return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                PCRE2_NO_UTF_CHECK | options, match_data, context_.get());
@@ -175,8 +171,7 @@ class RegexPreTokenizer final : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> PreTokenizer::create(std::string_view name, bool jit) {
     for (const Scheme& scheme : kSchemes) {
-        const bool alias =
-            std::find(scheme.aliases.begin(), scheme.aliases.end(), name) != scheme.aliases.end();
+        const bool alias = std::find(scheme.aliases.begin(), scheme.aliases.end(), name) != scheme.aliases.end();
         if (scheme.name == name || alias) return std::make_unique<RegexPreTokenizer>(scheme, jit);
     }
     return nullptr;

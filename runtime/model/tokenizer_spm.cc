@@ -6,7 +6,6 @@
 
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
-#include "runtime/model/byte_reader.h"
 #include "runtime/model/utf8.h"
 
 namespace weir {
@@ -39,9 +38,8 @@ SpmTokenizer::SpmTokenizer(const GgufFile& file)
         if (vocab_.type(id) != TokenType::kByte) continue;
         const int byte = parse_byte_token(vocab_.text(id));
         if (byte < 0) {
-            throw Error(file.path() + ": key 'tokenizer.ggml.token_type' says that token " +
-                        std::to_string(id) + ", " + quoted(vocab_.text(id)) +
-                        ", is a byte; its text would have to be <0xNN>");
+            throw Error(file.path() + ": key 'tokenizer.ggml.token_type' says that token " + std::to_string(id) + ", " +
+                        quoted(vocab_.text(id)) + ", is a byte; its text would have to be <0xNN>");
         }
         TokenId& slot = byte_tokens_[static_cast<size_t>(byte)];
         if (slot < 0) slot = id;
@@ -56,18 +54,16 @@ TokenId SpmTokenizer::find_mergeable(std::string_view text) const {
         case TokenType::kUndefined:
         case TokenType::kNormal:
         case TokenType::kUserDefined:
-        case TokenType::kUnused:
-            return *id;
+        case TokenType::kUnused: return *id;
         case TokenType::kUnknown:
         case TokenType::kControl:
-        case TokenType::kByte:
-            break;
+        case TokenType::kByte: break;
     }
     return -1;
 }
 
-// Merges the symbols of one text. Symbols form a linked list; candidates wait in a heap and are checked when
-// they come out, since a neighbour may have been merged meanwhile. n log n in the length of the text.
+// Merges the symbols of one text. Symbols form a linked list; candidates wait in a heap and are checked when they come
+// out, since a neighbour may have been merged meanwhile. n log n in the length of the text.
 class SpmTokenizer::Merger {
   public:
     Merger(const SpmTokenizer& tokenizer, std::string_view text)
@@ -156,8 +152,8 @@ class SpmTokenizer::Merger {
         }
     }
 
-    // An unused token serves as a step towards longer ones, but is not given out: it is taken apart again as
-    // it was put together, down to bytes for a character.
+    // An unused token serves as a step towards longer ones, but is not given out: it is taken apart again as it was
+    // put together, down to bytes for a character.
     void emit_split(std::string_view text, std::vector<TokenId>& out) {
         std::vector<std::string_view> pending{text};
         while (!pending.empty()) {
@@ -181,8 +177,7 @@ class SpmTokenizer::Merger {
     const bool splits_needed_;
     std::vector<Symbol> symbols_;
     std::priority_queue<Candidate> candidates_;
-    std::unordered_map<TokenId, uint32_t>
-        split_at_;  // unused token → length of the left part that gave it last
+    std::unordered_map<TokenId, uint32_t> split_at_;  // unused token → length of the left part that gave it last
 };
 
 void SpmTokenizer::encode_text(std::string_view text, std::vector<TokenId>& out) const {

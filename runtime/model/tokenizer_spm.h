@@ -1,7 +1,7 @@
-// The tokenizer of the SentencePiece BPE family (tokenizer.ggml.model = "llama"): Llama 1 and 2, TinyLlama,
-// Mistral, Gemma. Blanks become U+2581, one goes before the text, and neighbouring symbols are merged, the
-// best score first, as long as that gives a token. Characters that are no token become byte tokens, as do
-// bytes that are not UTF-8. Source: Kudo and Richardson, SentencePiece (2018), and its model format.
+// The tokenizer of the SentencePiece BPE family (tokenizer.ggml.model = "llama"): Llama 1 and 2, TinyLlama, Mistral,
+// Gemma. Blanks become U+2581, one goes before the text, and neighbouring symbols are merged, the best score first,
+// as long as that gives a token. Characters that are no token become byte tokens, as do bytes that are not UTF-8.
+// Source: Kudo and Richardson, SentencePiece (2018), and its model format.
 #pragma once
 
 #include <array>

@@ -7,22 +7,19 @@
 
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
-#include "runtime/model/byte_reader.h"
 
 namespace weir {
 
 namespace {
 
-// Control tokens that end a turn or a text in the usual chat formats. A file's eos_token_id names one of
-// them, and models answer with another one all the same.
+// Control tokens that end a turn or a text in the usual chat formats. A file's eos_token_id names one of them, and
+// models answer with another one all the same.
 constexpr std::string_view kEndTexts[] = {
     "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",      "<|end|>",       "<|endoftext|>", "<|end_of_text|>",
     "<|eot|>",    "<end_of_turn>", "<|end_of_turn|>", "<|endofturn|>", "<eos>",         "</s>",
 };
 
-uint64_t hash_text(std::string_view text) {
-    return std::hash<std::string_view>{}(text);
-}
+uint64_t hash_text(std::string_view text) { return std::hash<std::string_view>{}(text); }
 
 [[noreturn]] void fail(const GgufFile& file, const std::string& key, const std::string& reason) {
     throw Error(file.path() + ": key " + quoted(key) + " " + reason);
@@ -32,8 +29,7 @@ uint64_t hash_text(std::string_view text) {
 const GgufArray* sized_array(const GgufFile& file, const std::string& key, size_t tokens) {
     const GgufArray* array = file.get_array(key);
     if (array && array->size() != tokens) {
-        fail(file, key,
-             "has " + std::to_string(array->size()) + " entries for " + std::to_string(tokens) + " tokens");
+        fail(file, key, "has " + std::to_string(array->size()) + " entries for " + std::to_string(tokens) + " tokens");
     }
     return array;
 }
@@ -43,8 +39,7 @@ std::optional<TokenId> special_id(const GgufFile& file, const std::string& key, 
     if (!id) return std::nullopt;
     if (*id >= tokens) {
         fail(file, key,
-             "is " + std::to_string(*id) + ", outside of the vocabulary of " + std::to_string(tokens) +
-                 " tokens");
+             "is " + std::to_string(*id) + ", outside of the vocabulary of " + std::to_string(tokens) + " tokens");
     }
     return static_cast<TokenId>(*id);
 }
@@ -78,8 +73,7 @@ void Vocabulary::read_texts(const GgufFile& file) {
     }
     const size_t n = tokens->strings.size();
     if (n > size_t{1} << 24 || bytes > std::numeric_limits<uint32_t>::max()) {
-        fail(file, key,
-             "holds " + std::to_string(n) + " tokens of " + std::to_string(bytes) + " bytes: too many");
+        fail(file, key, "holds " + std::to_string(n) + " tokens of " + std::to_string(bytes) + " bytes: too many");
     }
     texts_.reserve(bytes);
     offsets_.reserve(n + 1);
@@ -106,8 +100,7 @@ void Vocabulary::read_types(const GgufFile& file, Family family) {
             const int64_t type = types->integers[i];
             if (type < 0 || type > static_cast<int64_t>(TokenType::kByte)) {
                 fail(file, types_key,
-                     "gives token " + std::to_string(i) + " the type " + std::to_string(type) +
-                         "; 0 to 6 are known");
+                     "gives token " + std::to_string(i) + " the type " + std::to_string(type) + "; 0 to 6 are known");
             }
             types_[i] = static_cast<TokenType>(type);
         }
@@ -122,17 +115,14 @@ void Vocabulary::read_types(const GgufFile& file, Family family) {
     if (scores->floats.size() != size()) fail(file, scores_key, "does not hold floats");
     scores_.reserve(size());
     for (size_t i = 0; i < size(); ++i) {
-        if (std::isnan(scores->floats[i]))
-            fail(file, scores_key, "gives token " + std::to_string(i) + " a NaN");
+        if (std::isnan(scores->floats[i])) fail(file, scores_key, "gives token " + std::to_string(i) + " a NaN");
         scores_.push_back(static_cast<float>(scores->floats[i]));
     }
 }
 
 void Vocabulary::read_special_ids(const GgufFile& file, Family family) {
     const std::string prefix = "tokenizer.ggml.";
-    const auto id_of = [&](const char* name) {
-        return special_id(file, prefix + name + "_token_id", size());
-    };
+    const auto id_of = [&](const char* name) { return special_id(file, prefix + name + "_token_id", size()); };
     bos_ = id_of("bos");
     eos_ = id_of("eos");
     unknown_ = id_of("unknown");
@@ -149,8 +139,7 @@ void Vocabulary::read_special_ids(const GgufFile& file, Family family) {
     const auto asks = [&](const char* name, bool family_default, std::optional<TokenId> id) {
         const std::string key = prefix + "add_" + name + "_token";
         const std::optional<bool> asked = file.get_bool(key);
-        if (asked.value_or(false) && !id)
-            fail(file, key, "is true, but there is no " + prefix + name + "_token_id");
+        if (asked.value_or(false) && !id) fail(file, key, "is true, but there is no " + prefix + name + "_token_id");
         return asked.value_or(family_default) && id;
     };
     adds_bos_ = asks("bos", family.adds_bos, bos_);
@@ -190,8 +179,8 @@ std::optional<TokenId> Vocabulary::find(std::string_view wanted) const {
     return id;
 }
 
-// Narrows the range of specials that agree with the text so far, byte by byte; in a sorted range the one that
-// ends here comes first.
+// Narrows the range of specials that agree with the text so far, byte by byte; in a sorted range the one that ends
+// here comes first.
 const Vocabulary::Special* Vocabulary::longest_special(std::string_view text, bool parse_special) const {
     auto [low, high] = by_first_byte_[static_cast<unsigned char>(text[0])];
     const Special* longest = nullptr;
@@ -207,18 +196,15 @@ const Vocabulary::Special* Vocabulary::longest_special(std::string_view text, bo
         const auto byte = [depth](const Special& s) { return static_cast<unsigned char>(s.text[depth]); };
         const auto begin = specials_.begin() + static_cast<ptrdiff_t>(low);
         const auto end = specials_.begin() + static_cast<ptrdiff_t>(high);
-        const auto first =
-            std::partition_point(begin, end, [&](const Special& s) { return byte(s) < wanted; });
-        const auto last =
-            std::partition_point(first, end, [&](const Special& s) { return byte(s) <= wanted; });
+        const auto first = std::partition_point(begin, end, [&](const Special& s) { return byte(s) < wanted; });
+        const auto last = std::partition_point(first, end, [&](const Special& s) { return byte(s) <= wanted; });
         low = static_cast<size_t>(first - specials_.begin());
         high = static_cast<size_t>(last - specials_.begin());
     }
     return longest;
 }
 
-void Vocabulary::split_specials(std::string_view text, bool parse_special,
-                                std::vector<TextFragment>& out) const {
+void Vocabulary::split_specials(std::string_view text, bool parse_special, std::vector<TextFragment>& out) const {
     size_t plain_from = 0;
     for (size_t at = 0; at < text.size();) {
         const Special* special = longest_special(text.substr(at), parse_special);
@@ -234,8 +220,7 @@ void Vocabulary::split_specials(std::string_view text, bool parse_special,
     if (text.size() > plain_from) out.push_back({text.substr(plain_from)});
 }
 
-std::vector<TokenId> VocabularyTokenizer::encode(std::string_view text, bool add_special,
-                                                 bool parse_special) const {
+std::vector<TokenId> VocabularyTokenizer::encode(std::string_view text, bool add_special, bool parse_special) const {
     if (text.size() > kMaxTextBytes) {
         throw Error("a text of " + std::to_string(text.size()) + " bytes is too long; at most " +
                     std::to_string(kMaxTextBytes) + " can be tokenized");

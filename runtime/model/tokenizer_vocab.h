@@ -1,5 +1,5 @@
-// The vocabulary of a GGUF file: texts, types and scores of the tokens, the special ids, and the search for
-// special tokens that are spelled out in a text. What both tokenizer families share.
+// The vocabulary of a GGUF file: texts, types and scores of the tokens, the special ids, and the search for special
+// tokens that are spelled out in a text. What both tokenizer families share.
 //
 // Owns copies of all it needs: the file may go. Immutable once built; any thread may use it.
 #pragma once
@@ -29,8 +29,7 @@ enum class TokenType : uint8_t {
     kByte = 6,
 };
 
-// A stretch of text, or a special token that was spelled out there (then text is empty and id is not
-// negative).
+// A stretch of text, or a special token that was spelled out there (then text is empty and id is not negative).
 struct TextFragment {
     std::string_view text;
     TokenId id = -1;
@@ -39,13 +38,12 @@ struct TextFragment {
 class Vocabulary {
   public:
     struct Family {
-        bool sentencepiece;  // scores and types must be in the file; U+2581 stands for a blank in tokens'
-                             // texts
+        bool sentencepiece;  // scores and types must be in the file; U+2581 stands for a blank in tokens' texts
         bool adds_bos;       // where the file does not say
     };
 
-    // Throws Error naming file and key: arrays missing, of another type or of unequal length, a token type
-    // that is none, a score that is no number, a special id outside of the vocabulary.
+    // Throws Error naming file and key: arrays missing, of another type or of unequal length, a token type that is
+    // none, a score that is no number, a special id outside of the vocabulary.
     Vocabulary(const GgufFile& file, Family family);
     Vocabulary(const Vocabulary&) = delete;  // views into texts_ are kept
     Vocabulary& operator=(const Vocabulary&) = delete;
@@ -56,9 +54,7 @@ class Vocabulary {
                 offsets_[static_cast<size_t>(id) + 1] - offsets_[static_cast<size_t>(id)]};
     }
     TokenType type(TokenId id) const { return types_[static_cast<size_t>(id)]; }
-    float score(TokenId id) const {
-        return scores_[static_cast<size_t>(id)];
-    }  // only where the family has scores
+    float score(TokenId id) const { return scores_[static_cast<size_t>(id)]; }  // only where the family has scores
     bool has_type(TokenType type) const { return type_counts_[static_cast<size_t>(type)] != 0; }
     size_t longest_text() const { return longest_text_; }
 
@@ -72,8 +68,8 @@ class Vocabulary {
     // The token of exactly this text; the first, where a file has several.
     std::optional<TokenId> find(std::string_view text) const;
 
-    // Cuts text at the special tokens spelled out in it, the longest from the left: user-defined ones always,
-    // control and unknown ones where parse_special. Appends to out.
+    // Cuts text at the special tokens spelled out in it, the longest from the left: user-defined ones always, control
+    // and unknown ones where parse_special. Appends to out.
     void split_specials(std::string_view text, bool parse_special, std::vector<TextFragment>& out) const;
 
   private:
@@ -110,8 +106,8 @@ inline constexpr std::string_view kBlankSymbol = "\xE2\x96\x81";
 // Appends text with blanks in the place of their symbols.
 void append_unescaped(std::string_view text, std::string& out);
 
-// What Tokenizer asks of both families, done on a Vocabulary; a family adds how a stretch of plain text is
-// encoded, and what its pieces are.
+// What Tokenizer asks of both families, done on a Vocabulary; a family adds how a stretch of plain text is encoded,
+// and what its pieces are.
 class VocabularyTokenizer : public Tokenizer {
   public:
     std::vector<TokenId> encode(std::string_view text, bool add_special, bool parse_special) const override;

@@ -1,6 +1,5 @@
-// UTF-8 as the tokenizers need it: cut text into characters, and tell bytes that are none. Strict as RFC 3629
-// has it (no overlong forms, no surrogates, nothing above U+10FFFF): pcre2 is handed text on the strength of
-// it.
+// UTF-8 as the tokenizers need it: cut text into characters, and tell bytes that are none. Strict as RFC 3629 has
+// it (no overlong forms, no surrogates, nothing above U+10FFFF): pcre2 is handed text on the strength of it.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,7 @@
 
 namespace weir {
 
-// Bytes of the character that text begins with; 0 where text is empty or begins with a byte that is not valid
-// there.
+// Bytes of the character that text begins with; 0 where text is empty or begins with a byte that is not valid there.
 size_t utf8_length(std::string_view text) noexcept;
 
 // The code point of a character of `length` valid bytes.

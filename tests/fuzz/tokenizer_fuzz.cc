@@ -1,5 +1,5 @@
-// Fuzz target of the tokenizers: a vocabulary of any bytes gives an Error or a tokenizer, and that encodes
-// any text to ids of its own and back without failing. The input is both: a GGUF file, and a text.
+// Fuzz target of the tokenizers: a vocabulary of any bytes gives an Error or a tokenizer, and that encodes any text to
+// ids of its own and back without failing. The input is both: a GGUF file, and a text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -56,8 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const char* pre_tokenizer : {"", "smollm"}) {
         const std::unique_ptr<weir::Tokenizer> tokenizer = load(bytes, pre_tokenizer);
         if (!tokenizer) continue;
-        for (const std::string_view text :
-             {"", " ", "aab abc <s>abc</s>", "it's 12345\n\n  caf\u00E9 \xFF\xE2\x96"}) {
+        for (const std::string_view text : {"", " ", "aab abc <s>abc</s>", "it's 12345\n\n  caf\u00E9 \xFF\xE2\x96"}) {
             check(*tokenizer, text);
         }
         check(*tokenizer, {reinterpret_cast<const char*>(data), size});

@@ -15,8 +15,7 @@ using Words = std::vector<std::string_view>;
 
 class PreTokenizers : public testing::TestWithParam<std::tuple<const char*, bool>> {
   protected:
-    const std::unique_ptr<PreTokenizer> pre_ =
-        PreTokenizer::create(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    const std::unique_ptr<PreTokenizer> pre_ = PreTokenizer::create(std::get<0>(GetParam()), std::get<1>(GetParam()));
 
     Words split(std::string_view text) const {
         Words words;
@@ -58,8 +57,7 @@ TEST(PreTokenizer, Smollm) {
 }
 
 TEST(PreTokenizer, Default) {
-    EXPECT_THAT(split("default", "a+(b) 12345  ok"),
-                ElementsAre("a", "+(", "b", ")", " ", "123", "45", " ", " ok"));
+    EXPECT_THAT(split("default", "a+(b) 12345  ok"), ElementsAre("a", "+(", "b", ")", " ", "123", "45", " ", " ok"));
 }
 
 // Unicode's White_Space, U+0085 included and U+180E not.
@@ -82,8 +80,7 @@ TEST_P(PreTokenizers, InvalidBytesAreWordsByThemselves) {
     EXPECT_THAT(split(""), ElementsAre());
 }
 
-// Texts that invite quadratic time. Over a quarter of a megabyte it would be minutes: the test's time limit
-// tells.
+// Texts that invite quadratic time. Over a quarter of a megabyte it would be minutes: the test's time limit tells.
 TEST_P(PreTokenizers, LongRunsTakeLinearTime) {
     constexpr size_t kBytes = 1 << 18;
     const std::string blanks(kBytes, ' ');
@@ -94,9 +91,9 @@ TEST_P(PreTokenizers, LongRunsTakeLinearTime) {
         return text;
     };
     for (const std::string& text :
-         {blanks, blanks + "x", blanks + "1", blanks + "\nx", blanks + "\xFF", repeat("a"), repeat("1"),
-          repeat("!"), repeat("\n"), repeat("\r\n"), repeat(" \n"), repeat("'"), repeat("\xFF"),
-          repeat("\xE2\x96"), repeat("\u00A0"), repeat("\u00E9"), repeat("x "), repeat("    x")}) {
+         {blanks, blanks + "x", blanks + "1", blanks + "\nx", blanks + "\xFF", repeat("a"), repeat("1"), repeat("!"),
+          repeat("\n"), repeat("\r\n"), repeat(" \n"), repeat("'"), repeat("\xFF"), repeat("\xE2\x96"),
+          repeat("\u00A0"), repeat("\u00E9"), repeat("x "), repeat("    x")}) {
         const Words words = split(text);
         ASSERT_TRUE(joined(words) == text) << testing::PrintToString(text.substr(0, 8));
         for (const std::string_view word : words) ASSERT_FALSE(word.empty());

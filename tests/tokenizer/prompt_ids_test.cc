@@ -1,5 +1,4 @@
-// The prompts of the expected answers give the ids that are recorded with them, and the chat format gives the
-// prompts.
+// The prompts of the expected answers give the ids that are recorded with them, and the chat format gives the prompts.
 #include <nlohmann/json.hpp>
 
 #include "runtime/model/chat.h"

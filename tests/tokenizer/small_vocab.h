@@ -85,8 +85,7 @@ inline std::string byte_character(unsigned byte) {
     return {};
 }
 
-// Token 0 is BOS, 1 to 256 are the bytes 0 to 255, then what these merges give, then control and user-defined
-// tokens.
+// Token 0 is BOS, 1 to 256 are the bytes 0 to 255, then what these merges give, then control and user-defined tokens.
 inline SmallVocab small_bpe(const std::string& pre = "gpt-2") {
     SmallVocab v;
     v.model = "gpt2";

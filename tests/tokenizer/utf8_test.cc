@@ -13,8 +13,7 @@ TEST(Utf8, EveryCodePointComesBack) {
         ASSERT_EQ(utf8_length(text), surrogate ? 0 : text.size()) << code_point;
         ASSERT_EQ(utf8_length(text + "x"), surrogate ? 0 : text.size()) << code_point;
         ASSERT_EQ(utf8_decode(text.data(), text.size()), code_point);
-        for (size_t cut = 1; cut < text.size(); ++cut)
-            ASSERT_EQ(utf8_length({text.data(), cut}), 0u) << code_point;
+        for (size_t cut = 1; cut < text.size(); ++cut) ASSERT_EQ(utf8_length({text.data(), cut}), 0u) << code_point;
     }
 }
 

@@ -23,9 +23,8 @@ namespace weir::test {
 inline std::filesystem::path smollm2_file() {
     const char* cache = std::getenv("WEIR_CACHE");
     const char* home = std::getenv("HOME");
-    const std::filesystem::path folder = cache && *cache
-                                             ? std::filesystem::path(cache)
-                                             : std::filesystem::path(home ? home : ".") / ".cache/weir";
+    const std::filesystem::path folder =
+        cache && *cache ? std::filesystem::path(cache) : std::filesystem::path(home ? home : ".") / ".cache/weir";
     return folder / "SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
@@ -49,8 +48,7 @@ struct VocabCase {
 };
 
 // Texts of an .inp file with the ids of the .out file of the same stem.
-inline std::vector<VocabCase> read_vocab_cases(const std::filesystem::path& inp,
-                                               const std::filesystem::path& out) {
+inline std::vector<VocabCase> read_vocab_cases(const std::filesystem::path& inp, const std::filesystem::path& out) {
     const std::string separator = "\n__ggml_vocab_test__\n";
     const std::string texts = read_file(inp);
     std::istringstream lines(read_file(out));

@@ -1,5 +1,4 @@
-// Golden tests: the texts that come with public vocabularies give exactly the ids of the models' own
-// tokenizers.
+// Golden tests: the texts that come with public vocabularies give exactly the ids of the models' own tokenizers.
 #include <cstdio>
 
 #include "tests/tokenizer/vocab_material.h"
@@ -71,8 +70,7 @@ std::string numbered(const testing::TestParamInfo<std::tuple<Suite, size_t>>& in
 INSTANTIATE_TEST_SUITE_P(Vocabs, VocabSuite, testing::ValuesIn(kSuites),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Vocabs, VocabSuiteText,
-                         testing::Combine(testing::ValuesIn(kSuites), testing::Range<size_t>(0, kTexts)),
-                         numbered);
+                         testing::Combine(testing::ValuesIn(kSuites), testing::Range<size_t>(0, kTexts)), numbered);
 
 }  // namespace
 }  // namespace weir
