@@ -115,7 +115,7 @@ void multiply_tile(Type type, const char* w, size_t w_row_bytes, size_t super_by
 }
 
 // From here on expanding float weights once for all tokens pays. Bench: matmul/F16/f32/2 to 8.
-constexpr size_t kExpandFromTokens = 3;
+constexpr size_t kExpandFromTokens = 6;
 
 }  // namespace
 
