@@ -105,7 +105,7 @@ bool Pager::read_small(std::span<const SmallRead> reads) noexcept {
 bool Pager::acquire(size_t worker, size_t first, size_t last) noexcept {
     if (!gates_) return !failed();
     for (size_t e = first; e <= last; ++e) {
-        if (shared_->states[e].load(std::memory_order_acquire) == kPresent) continue;
+        if (state_of(shared_->states[e].load(std::memory_order_acquire)) == kPresent) continue;
         if (!wait_present(worker, e)) return false;
     }
     return true;
@@ -113,19 +113,19 @@ bool Pager::acquire(size_t worker, size_t first, size_t last) noexcept {
 
 bool Pager::wait_present(size_t worker, size_t extent) noexcept {
     WorkerSlot& slot = shared_->workers[worker];
-    std::atomic<uint32_t>& state = shared_->states[extent];
+    std::atomic<uint32_t>& word = shared_->states[extent];
     slot.waits.fetch_add(1, std::memory_order_relaxed);
     const auto begin = std::chrono::steady_clock::now();
     bool present = false;
     for (;;) {
-        const uint32_t now = state.load(std::memory_order_acquire);
-        present = now == kPresent;
-        if (present || now == kFailed) break;
-        if (now == kAbsent) {
+        const uint32_t now = word.load(std::memory_order_acquire);
+        present = state_of(now) == kPresent;
+        if (present || state_of(now) == kFailed) break;
+        if (state_of(now) == kAbsent) {
             slot.wanted.store(static_cast<uint32_t>(extent) + 1, std::memory_order_seq_cst);
             kick();
         }
-        state.wait(now, std::memory_order_acquire);
+        word.wait(now, std::memory_order_acquire);
     }
     const auto waited = std::chrono::steady_clock::now() - begin;
     slot.wait_ns.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(waited).count()), std::memory_order_relaxed);

@@ -467,8 +467,9 @@ void PagerLoop::evict(uint32_t extent) noexcept {
 }
 
 void PagerLoop::set_state(uint32_t extent, ExtentState state) noexcept {
-    shared_->states[extent].store(state, std::memory_order_release);  // acquire at gates
-    shared_->states[extent].notify_all();
+    std::atomic<uint32_t>& word = shared_->states[extent];
+    word.store(next_word(word.load(std::memory_order_relaxed), state), std::memory_order_release);  // acquire at gates
+    word.notify_all();
 }
 
 void PagerLoop::fail(const char* format, ...) noexcept {

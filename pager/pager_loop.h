@@ -87,7 +87,7 @@ class PagerLoop {
 
     void set_state(uint32_t extent, ExtentState state) noexcept;
     ExtentState state(uint32_t extent) const noexcept {
-        return static_cast<ExtentState>(shared_->states[extent].load(std::memory_order_relaxed));
+        return state_of(shared_->states[extent].load(std::memory_order_relaxed));
     }
     std::byte* slot(uint32_t extent) const noexcept { return region_.base() + size_t{extent} * layout_.extent_bytes; }
     void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));

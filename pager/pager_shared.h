@@ -14,6 +14,13 @@ namespace weir::pager {
 
 enum ExtentState : uint32_t { kAbsent = 0, kReading = 1, kPresent = 2, kFailed = 3 };
 
+// An Extent's word: its state in the low two bits, above them the number of changes so far. A worker that sleeps at a gate
+// sleeps on the whole word: an Extent that came and went before the worker was scheduled is then no longer what it slept
+// on. (On the state alone it slept on, its want long since served.)
+constexpr uint32_t kStateMask = 3;
+constexpr ExtentState state_of(uint32_t word) { return static_cast<ExtentState>(word & kStateMask); }
+constexpr uint32_t next_word(uint32_t word, ExtentState state) { return ((word & ~kStateMask) + kStateMask + 1) | state; }
+
 // Set in small_done to wake a leader that waits for small reads which will not come.
 constexpr uint32_t kSmallReadsFailed = 1u << 31;
 
@@ -34,7 +41,7 @@ struct PagerShared {
     PagerShared(size_t n_extents, size_t n_workers)
         : states(std::make_unique<std::atomic<uint32_t>[]>(n_extents)), n_extents(n_extents), workers(n_workers) {}
 
-    std::unique_ptr<std::atomic<uint32_t>[]> states;  // ExtentState; release by the pager, acquire at gates
+    std::unique_ptr<std::atomic<uint32_t>[]> states;  // words; release by the pager, acquire at gates
     size_t n_extents;
     std::vector<WorkerSlot> workers;
     MessageQueue messages;

@@ -52,8 +52,7 @@ void relax_cpu() noexcept {
 
 // Turns of `pause` before a waiting worker sleeps in the kernel: some 10 us. Barriers of a decode step are met within a
 // few us of each other, and a futex wake-up costs 5 to 50 us in a VM; a much longer spin takes the core from the pager
-// thread, which shares it with a worker on small machines. Chosen by SmolLM2 decode on two cores:
-// see the commit that introduced it.
+// thread, which shares it with a worker on small machines. From those figures, not yet from a sweep.
 constexpr int kSpinTurns = 1000;
 
 }  // namespace

@@ -56,6 +56,7 @@ struct Walk {
                         if (pass == first_pass) pager.plan(pass * n, 0, n);
                         if (pass + 1 < first_pass + passes) pager.plan((pass + 1) * n, 0, n);
                     }
+                    gate.arrive_and_wait();  // as in an engine: nobody walks before the pass is announced
                     for (size_t e = 0; e < n; ++e) {
                         if (!pager.acquire(w, e, e)) right = false;
                         const uint64_t begin = e * extent_bytes;

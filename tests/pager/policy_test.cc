@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pager/layout.h"
+#include "pager/pager_shared.h"
 #include "pager/residency_policy.h"
 
 namespace weir::pager {
@@ -51,6 +52,18 @@ TEST(Layout, RandomImagesKeepEveryByteOnce) {
             }
         }
         ASSERT_EQ(at, place);
+    }
+}
+
+TEST(ExtentWord, AnExtentThatCameAndWentIsNotTheSameAsBefore) {
+    uint32_t word = 0xfffffff0u;  // about to wrap
+    for (int round = 0; round < 10; ++round) {
+        const uint32_t before = word;
+        for (const ExtentState s : {kReading, kPresent, kAbsent}) {
+            word = next_word(word, s);
+            EXPECT_EQ(state_of(word), s);
+            EXPECT_NE(word, before);
+        }
     }
 }
 
