@@ -156,19 +156,26 @@ TEST_F(Program, InspectRealFiles) {
 }
 
 TEST_F(Program, BadFiles) {
-    expect_refusal(weir({"inspect", path("absent.gguf")}), 1, "No such file");
-    expect_refusal(weir({"inspect", ""}), 1, "No such file");
-    expect_refusal(weir({"inspect", folder_}), 1, "is a directory");
-    expect_refusal(weir({"inspect", write("empty.gguf", {})}), 1, "is empty");
-    expect_refusal(weir({"inspect", write("bad.gguf", test::RawGguf().raw("PK\3\4").data(64).bytes())}), 1,
-                   "not a GGUF file");
     ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
-    expect_refusal(weir({"inspect", path("fifo")}), 1, "is no regular file");
-    expect_refusal(weir({"inspect", "/dev/zero"}), 1, "is no regular file");
-    expect_refusal(weir({"inspect", write("two\nlines", {})}), 1, "is empty");
     const std::vector<std::byte> bytes = SmallModel{}.bytes();
+    std::vector<std::pair<std::string, std::string>> bad{
+        {path("absent.gguf"), "No such file"},
+        {"", "No such file"},
+        {folder_, "is a directory"},
+        {path("fifo"), "is no regular file"},
+        {"/dev/zero", "is no regular file"},
+        {write("empty.gguf", {}), "is empty"},
+        {write("two\nlines", {}), "is empty"},
+        {write("zip.gguf", test::RawGguf().raw("PK\3\4").data(64).bytes()), "not a GGUF file"},
+    };
     for (const size_t n : {size_t{3}, size_t{10}, size_t{500}, bytes.size() - 64}) {
-        expect_refusal(weir({"inspect", write("cut.gguf", std::span(bytes).first(n))}), 1, "at byte ");
+        const std::string name = "cut" + std::to_string(n);
+        bad.emplace_back(write(name.c_str(), std::span(bytes).first(n)), "at byte ");
+    }
+    for (const auto& [file, what] : bad) {
+        SCOPED_TRACE(file);
+        expect_refusal(weir({"inspect", file}), 1, what);
+        expect_refusal(weir({"run", file, "-p", "x"}), 1, what);
     }
 }
 
