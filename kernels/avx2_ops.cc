@@ -21,14 +21,14 @@ template <class F>
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         f(
-            i, [](const float* p) [[gnu::always_inline]] { return _mm256_loadu_ps(p); },
-            [](float* p, __m256 v) [[gnu::always_inline]] { _mm256_storeu_ps(p, v); });
+            i, [](const float* p) __attribute__((always_inline)) { return _mm256_loadu_ps(p); },
+            [](float* p, __m256 v) __attribute__((always_inline)) { _mm256_storeu_ps(p, v); });
     }
     if (i == n) return;
     const __m256i mask = mask_of(n - i);
     f(
-        i, [mask](const float* p) [[gnu::always_inline]] { return _mm256_maskload_ps(p, mask); },
-        [mask](float* p, __m256 v) [[gnu::always_inline]] { _mm256_maskstore_ps(p, mask, v); });
+        i, [mask](const float* p) __attribute__((always_inline)) { return _mm256_maskload_ps(p, mask); },
+        [mask](float* p, __m256 v) __attribute__((always_inline)) { _mm256_maskstore_ps(p, mask, v); });
 }
 
 // exp(x): x = n * ln 2 + r, |r| <= ln 2 / 2, ln 2 in two parts (Cody & Waite 1980), a polynomial of degree 6
@@ -82,7 +82,7 @@ template <class L>
 [[gnu::always_inline]] inline double sum_of_squares(const float* x, size_t n) {
     __m256d low = _mm256_setzero_pd();
     __m256d high = _mm256_setzero_pd();
-    for_each_eight(n, [&](size_t i, auto load, auto) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto) __attribute__((always_inline)) {
         const __m256 v = load(x + i);
         const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
         const __m256d b = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
@@ -113,7 +113,7 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
     const double mean = sum_of_squares(x, n) / static_cast<double>(n);
     const auto factor = static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps)));
     const __m256 f = _mm256_set1_ps(factor);
-    for_each_eight(n, [&](size_t i, auto load, auto store) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         store(y + i, _mm256_mul_ps(_mm256_mul_ps(load(x + i), f), load(weight + i)));
     });
 }
@@ -121,7 +121,7 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
 void swiglu(const float* gate, const float* up, size_t n, float* out) {
     const __m256 one = _mm256_set1_ps(1.0f);
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    for_each_eight(n, [&](size_t i, auto load, auto store) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         const __m256 g = load(gate + i);
         const __m256 silu = _mm256_div_ps(g, _mm256_add_ps(one, exp8(_mm256_xor_ps(g, sign))));
         store(out + i, _mm256_mul_ps(silu, load(up + i)));
@@ -130,7 +130,7 @@ void swiglu(const float* gate, const float* up, size_t n, float* out) {
 
 void add(float* x, const float* y, size_t n) {
     for_each_eight(n, [&](size_t i, auto load, auto store)
-                          [[gnu::always_inline]] { store(x + i, _mm256_add_ps(load(x + i), load(y + i))); });
+                          __attribute__((always_inline)) { store(x + i, _mm256_add_ps(load(x + i), load(y + i))); });
 }
 
 float dot_f32(const float* a, const float* b, size_t n) {
@@ -143,14 +143,14 @@ float dot_f16(const float* a, const uint16_t* b, size_t n) {
 
 void axpy_f32(float s, const float* v, size_t n, float* acc) {
     const __m256 factor = _mm256_set1_ps(s);
-    for_each_eight(n, [&](size_t i, auto load, auto store) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         store(acc + i, _mm256_fmadd_ps(factor, load(v + i), load(acc + i)));
     });
 }
 
 void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
     const __m256 factor = _mm256_set1_ps(s);
-    for_each_eight(n, [&](size_t i, auto load, auto store) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         const char* at = reinterpret_cast<const char*>(v + i);
         const __m256 value = n - i >= 8 ? LoadF16::eight(at) : LoadF16::some(at, n - i);
         store(acc + i, _mm256_fmadd_ps(factor, value, load(acc + i)));
@@ -158,7 +158,7 @@ void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
 }
 
 void f32_to_f16(const float* x, size_t n, uint16_t* y) {
-    for_each_eight(n, [&](size_t i, auto load, auto) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto) __attribute__((always_inline)) {
         const __m128i halves = _mm256_cvtps_ph(load(x + i), _MM_FROUND_TO_NEAREST_INT);
         if (n - i >= 8) return _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), halves);
         alignas(16) uint16_t last[8];
@@ -175,7 +175,7 @@ void softmax(float* x, size_t n) {
     // Lanes past the end must not win the maximum, so they repeat the first element.
     const __m256 first = _mm256_set1_ps(x[0]);
     __m256 largest = first;
-    for_each_eight(n, [&](size_t i, auto load, auto) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto) __attribute__((always_inline)) {
         __m256 v = load(x + i);
         if (n - i < 8) v = _mm256_blendv_ps(first, v, _mm256_castsi256_ps(mask_of(n - i)));
         largest = _mm256_max_ps(largest, v);
@@ -186,7 +186,7 @@ void softmax(float* x, size_t n) {
     const __m256 top = _mm256_set1_ps(_mm_cvtss_f32(m));
 
     __m256 sums = _mm256_setzero_ps();  // a NaN anywhere reaches them, and with them every element
-    for_each_eight(n, [&](size_t i, auto load, auto store) [[gnu::always_inline]] {
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         __m256 e = exp8(_mm256_sub_ps(load(x + i), top));
         if (n - i < 8) e = _mm256_and_ps(e, _mm256_castsi256_ps(mask_of(n - i)));
         sums = _mm256_add_ps(sums, e);
@@ -194,7 +194,7 @@ void softmax(float* x, size_t n) {
     });
     const __m256 inverse = _mm256_set1_ps(1.0f / sum_of_lanes(sums));
     for_each_eight(n, [&](size_t i, auto load, auto store)
-                          [[gnu::always_inline]] { store(x + i, _mm256_mul_ps(load(x + i), inverse)); });
+                          __attribute__((always_inline)) { store(x + i, _mm256_mul_ps(load(x + i), inverse)); });
 }
 
 const KernelSet kKernels = {

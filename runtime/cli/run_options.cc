@@ -10,15 +10,18 @@
 namespace weir {
 namespace {
 
+// An option that takes one of a few words. (CLI11's own transformers show the values as the help's text.)
 template <typename T>
 void add_choice(CLI::App& parser, const std::string& name, T* value, const std::map<std::string, T>& choices,
                 const std::string& what) {
-    parser.add_option(name, *value, what)->transform(CLI::Transformer(choices, CLI::ignore_case))->type_name("")
-        ->check(CLI::IsMember([&] {
-            std::vector<T> values;
-            for (const auto& [text, v] : choices) values.push_back(v);
-            return values;
-        }()));
+    std::string words;
+    for (const auto& [word, ignored] : choices) words += (words.empty() ? "" : "|") + word;
+    const auto choose = [=](const std::string& text) {
+        const auto it = choices.find(text);
+        if (it == choices.end()) throw CLI::ValidationError(name, text + " is none of " + words);
+        *value = it->second;
+    };
+    parser.add_option_function<std::string>(name, choose, what)->type_name(words);
 }
 
 }  // namespace
@@ -57,9 +60,9 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.get_option("--weights-ram")->group(memory);
     add_choice<PagingMode>(parser, "--paging", &o->store.mode,
                            {{"uffd", PagingMode::kUffd}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
-                           "uffd: our own paging; mmap: the kernel's; resident: all weights in memory");
+                           "uffd (default): our own paging; mmap: the kernel's; resident: all weights in memory");
     parser.get_option("--paging")->group(memory);
-    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "f16 or f32");
+    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "of the KV cache (default: f16)");
     parser.get_option("--kv-type")->group(memory);
     add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
                      "off: weights that are not here fault instead of being waited for");
@@ -69,7 +72,7 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(memory);
 
     add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
-                     "int8, or f32: slower, and what the weights alone would answer");
+                     "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");
     parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
     parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");

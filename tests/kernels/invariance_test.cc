@@ -17,7 +17,11 @@ class Invariance : public testing::TestWithParam<Param> {
     static constexpr size_t kRows = 35, kTokens = 130;
 
     void compare(size_t k) {
-        const auto& [set, t, a] = GetParam();
+        // Not a structured binding: clang 14 lets no lambda capture one.
+        const auto& param = GetParam();
+        const auto& set = std::get<0>(param);
+        const auto& t = std::get<1>(param);
+        const auto a = std::get<2>(param);
         std::mt19937 rng(41);
         const std::vector<std::byte> w = random_weights(t.type, kRows * k, rng);
         const std::vector<std::byte> x = pack(*set, a, random_floats(k * kTokens, 1.0f, rng), k, kTokens);
