@@ -81,6 +81,12 @@ std::string inspect_json(const GgufFile& file, const InspectReport& report) {
     if (!report.config) out["reason"] = report.reason;
     out["tensor_bytes"] = report.tensor_bytes;
     out["bytes_per_token"] = report.config ? Json(report.bytes_per_token) : Json(nullptr);
+    out["extents"] = nullptr;
+    if (report.walk) {
+        const WalkSummary& w = *report.walk;
+        out["extents"] = {{"extent_bytes", w.extent_bytes}, {"image_bytes", w.image_bytes}, {"extents", w.extents},
+                          {"reads", w.reads}, {"head_extents", w.head_extents}};
+    }
     Json& metadata = out["metadata"] = Json::object();
     for (const auto& [key, value] : file.metadata()) metadata.push_back({key, value_json(value)});
     Json& tensors = out["tensors"] = Json::array();

@@ -5,7 +5,10 @@
 #include <map>
 #include <string_view>
 
+#include "pager/layout.h"
+#include "pager/system.h"
 #include "runtime/error.h"
+#include "runtime/model/model_map.h"
 
 namespace weir {
 namespace {
@@ -33,6 +36,24 @@ Place place_of(std::string_view tensor) {
 
 }  // namespace
 
+namespace {
+
+WalkSummary summarise_walk(const GgufFile& file, const ModelConfig& config) {
+    const ModelMap map = build_model_map(file, config, pager::page_size());
+    std::vector<pager::ImageRange> ranges;
+    for (const PlacedRange& r : map.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
+    WalkSummary walk;
+    walk.extent_bytes = pager::pmd_page_size();
+    walk.image_bytes = map.image_bytes;
+    const pager::Layout layout = pager::cut_layout(ranges, walk.extent_bytes);
+    walk.extents = layout.n_extents();
+    walk.reads = layout.segments.size();
+    walk.head_extents = walk.extents - map.head_place / walk.extent_bytes;
+    return walk;
+}
+
+}  // namespace
+
 InspectReport make_report(const GgufFile& file) {
     InspectReport report;
     try {
@@ -43,6 +64,8 @@ InspectReport make_report(const GgufFile& file) {
         report.reason = error.what();
         if (report.reason.compare(0, prefix.size(), prefix) == 0) report.reason.erase(0, prefix.size());
     }
+
+    if (report.config) report.walk = summarise_walk(file, *report.config);
 
     std::map<Place, Group> layers;
     std::map<kernels::Type, Group> types;

@@ -18,9 +18,19 @@ struct Group {
     uint64_t bytes = 0;
 };
 
+// The walk of one token as the pager sees it, with Extents of the size that a large budget gets.
+struct WalkSummary {
+    uint64_t extent_bytes = 0;
+    uint64_t image_bytes = 0;     // the matrices in execution order, page-aligned
+    size_t extents = 0;
+    size_t reads = 0;             // segments: an Extent that lies across tensors takes more than one
+    size_t head_extents = 0;      // that hold a part of the head
+};
+
 struct InspectReport {
     std::optional<ModelConfig> config;
     std::string reason;            // where there is no config: why weir cannot run this file
+    std::optional<WalkSummary> walk;  // where there is a config
     std::vector<Group> layers;     // embedding, blk.0 ..., head, other; in order of execution
     std::vector<Group> types;      // the largest first
     uint64_t tensor_bytes = 0;     // sum over all tensors

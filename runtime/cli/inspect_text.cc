@@ -129,6 +129,10 @@ std::string inspect_text(const GgufFile& file, const InspectReport& report) {
         head.push_back({"model", model_line(*report.config)});
         head.push_back({"rope", rope_line(*report.config, file.find_tensor("rope_freqs.weight") != nullptr)});
         head.push_back({"per token", format_bytes(report.bytes_per_token) + " of weights"});
+        const WalkSummary& w = *report.walk;
+        head.push_back({"extents", count(w.extents, "Extent", "Extents") + " of " + format_bytes(w.extent_bytes) + " in " +
+                                       count(w.reads, "read", "reads") + ", " + std::to_string(w.head_extents) +
+                                       " of them with the head"});
     } else {
         head.push_back({"model", "cannot be run: " + report.reason});
     }

@@ -113,6 +113,9 @@ TEST_F(Program, InspectJson) {
     EXPECT_EQ(out["tensor_bytes"], sum);
     // 6 rows of 32 bytes, of which a token touches one.
     EXPECT_EQ(out["bytes_per_token"], sum - 5 * 32);
+    EXPECT_EQ(out["extents"]["head_extents"], 1);
+    EXPECT_GE(out["extents"]["image_bytes"].get<uint64_t>(), 1u);
+    EXPECT_GE(out["extents"]["reads"].get<size_t>(), out["extents"]["extents"].get<size_t>());
     ASSERT_EQ(out["layers"].size(), 4u);
     EXPECT_EQ(out["layers"][0]["layer"], "embedding");
     EXPECT_EQ(out["layers"][1]["layer"], "blk.0");
