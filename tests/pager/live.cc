@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "pager/system.h"
 #include "pager/uffd.h"
 
 namespace weir::test {
@@ -45,7 +46,7 @@ std::vector<pager::ImageRange> shuffled_ranges(uint64_t file_bytes, uint64_t chu
     uint64_t place = 0;
     for (const uint64_t parity : {0, 1}) {
         for (uint64_t i = parity; i * chunk < file_bytes; i += 2) {
-            const uint64_t bytes = std::min(chunk, (file_bytes - i * chunk + 4095) / 4096 * 4096);
+            const uint64_t bytes = std::min<uint64_t>(chunk, pager::align_up(file_bytes - i * chunk, pager::page_size()));
             ranges.push_back({place, i * chunk, bytes});
             place += bytes;
         }
