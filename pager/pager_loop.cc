@@ -23,8 +23,6 @@ namespace {
 constexpr size_t kMaxReading = 16;
 // A plan is one pass; the leader is at most one pass ahead.
 constexpr size_t kMaxPlanItems = 16;
-// A read that fails is tried again before it fails for good.
-constexpr int kMaxAttempts = 3;
 // A page of a frame can be held for a moment after its read completed (its bio is not yet released).
 constexpr int kBusyRetryUs = 50;
 constexpr int kMaxBusyEvictions = 100'000;
@@ -60,10 +58,11 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     if (error != 0)
         throw std::runtime_error(std::string("registering the Region with userfaultfd: ") + std::strerror(-error));
     pool_ = std::make_unique<FramePool>(n_frames, layout_.extent_bytes, copies_ ? nullptr : &uffd_, std::move(kick));
-    queue_ = options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader);
+    flights_ = std::make_unique<Flights>(
+        file_, layout_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
+        &shared_->counters);
 
     frame_of_.assign(n, kNoFrame);
-    segments_left_.assign(n, 0);
     demanded_.assign(n, 0);
     faulted_.assign(n, 0);
     fault_since_ns_.assign(n, 0);
@@ -72,26 +71,21 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     ring_.reserve(ring_cap_ + 1);
     plan_.reserve(kMaxPlanItems);
     demands_.reserve(n);
-    issues_.reserve(n);
     retries_.reserve(n);
-    flights_.resize(queue_->capacity());
-    free_flights_.reserve(flights_.size());
-    for (size_t i = flights_.size(); i-- > 0;) free_flights_.push_back(static_cast<uint32_t>(i));
-    small_reads_.reserve(MessageQueue::kCapacity);
 }
 
 std::string PagerLoop::rungs() const {
     std::string text = std::string("uffd=") + uffd_.source_name() + " install=" + (copies_ ? "copy" : "move") +
-                       " reader=" + queue_->name() + " io=" + (file_.direct() ? "direct" : "buffered");
+                       " reader=" + flights_->reader_name() + " io=" + (file_.direct() ? "direct" : "buffered");
     if (!file_.direct()) text += " (" + file_.why_buffered() + ")";
     return text;
 }
 
 void PagerLoop::run() noexcept {
     ::pthread_setname_np(::pthread_self(), "weir-pager");
-    int error = queue_->start(uffd_.fd(), shared_->event_fd);
+    const int error = flights_->start(uffd_.fd(), shared_->event_fd);
     if (error != 0) {
-        fail("%s cannot start: %s", queue_->name(), std::strerror(-error));
+        fail("%s cannot start: %s", flights_->reader_name(), std::strerror(-error));
         shared_->started.store(error, std::memory_order_release);
         shared_->started.notify_all();
         return;
@@ -99,20 +93,20 @@ void PagerLoop::run() noexcept {
     shared_->started.store(1, std::memory_order_release);
     shared_->started.notify_all();
 
-    ReadDone done[64];
     for (;;) {
         seen_mail_ = shared_->mail.load(std::memory_order_seq_cst);
         starved_ = false;
         take_messages();
         take_wants();
         const bool stopping = shared_->stop.load(std::memory_order_acquire);
-        if (stopping && free_flights_.size() == flights_.size()) return;
+        if (stopping && flights_->idle()) return;
         if (!stopping && !shared_->failed.load(std::memory_order_relaxed)) {
             if (pool_->error() != 0) fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
             retry_installs();
             serve_demands();
             prefetch();
-            pump();
+            flights_->pump();
+            if (flights_->failed()) fail("%s", flights_->failure());
         }
         int timeout_us = retries_.empty() || stopping ? -1 : kBusyRetryUs;
         shared_->wake_at.store(wake_position(), std::memory_order_seq_cst);
@@ -121,13 +115,13 @@ void PagerLoop::run() noexcept {
             least_position() >= shared_->wake_at.load(std::memory_order_relaxed)) {
             timeout_us = 0;
         }
-        const Wakeup w = queue_->wait(done, timeout_us);
+        const Wakeup w = flights_->wait(timeout_us, stopping);
         shared_->sleeping.store(false, std::memory_order_seq_cst);
         if (w.error != 0) {
             fail("waiting for reads: %s", std::strerror(-w.error));
             on_unanswerable_(shared_->failure_text);  // nothing can be served without the queue
         }
-        for (size_t i = 0; i < w.n_done; ++i) finish_read(done[i]);
+        take_landings();
         if (w.fault) take_faults();
     }
 }
@@ -136,9 +130,9 @@ void PagerLoop::run() noexcept {
 
 void PagerLoop::take_messages() noexcept {
     Message m;
-    while (small_reads_.size() < small_reads_.capacity() && shared_->messages.pop(&m)) {
+    while (flights_->takes_small() && shared_->messages.pop(&m)) {
         if (m.kind == Message::kSmallRead) {
-            small_reads_.push_back(m);
+            flights_->begin_small(m);
         } else if (plan_.size() == kMaxPlanItems) {
             add(shared_->counters.lost_plans, 1);
         } else {
@@ -165,6 +159,19 @@ void PagerLoop::take_faults() noexcept {
     }
 }
 
+void PagerLoop::take_landings() noexcept {
+    if (flights_->failed()) fail("%s", flights_->failure());
+    for (const Flights::Landing& landing : flights_->landings()) {
+        if (shared_->failed.load(std::memory_order_relaxed)) return;
+        if (landing.kind == Flights::Landing::kExtent) {
+            install(landing.extent);
+        } else {
+            shared_->small_done.fetch_add(1, std::memory_order_release);  // acquire in read_small()
+            shared_->small_done.notify_all();
+        }
+    }
+}
+
 void PagerLoop::demand(uint32_t extent, bool faulted) noexcept {
     const ExtentState s = state(extent);
     if (s == kPresent) {  // it came in between
@@ -180,8 +187,7 @@ void PagerLoop::demand(uint32_t extent, bool faulted) noexcept {
         return;
     }
     if (s == kReading) {
-        for (size_t i = 1; i < issues_.size(); ++i)
-            if (issues_[i].extent == extent) std::rotate(issues_.begin(), issues_.begin() + i, issues_.begin() + i + 1);
+        flights_->hurry(extent);
         return;
     }
     if (demanded_[extent] != 0) return;
@@ -240,14 +246,13 @@ bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noe
         return false;  // still being populated, or (by copy) all staging frames hold reads
     }
     frame_of_[extent] = frame;
-    segments_left_[extent] = static_cast<uint32_t>(layout_.extent(extent).size());
     if (!residency_.pinned[extent]) ring_.push_back({extent, ordinal});
     ++reading_;
     ++frames_in_use_;
     if (frames_in_use_ > shared_->counters.peak_frames.load(std::memory_order_relaxed))
         shared_->counters.peak_frames.store(frames_in_use_, std::memory_order_relaxed);
     set_state(extent, kReading);
-    issues_.insert(demanded ? issues_.begin() : issues_.end(), {extent, 0});
+    flights_->begin(extent, pool_->frame(frame), demanded);
     return true;
 }
 
@@ -321,91 +326,7 @@ uint64_t PagerLoop::wake_position() const noexcept {
     return at;
 }
 
-// ---- reads ----
-
-void PagerLoop::pump() noexcept {
-    size_t taken = 0;
-    while (taken < small_reads_.size() && !free_flights_.empty()) {
-        const Message& m = small_reads_[taken++];
-        const uint64_t left = m.at < file_.size() ? file_.size() - m.at : 0;
-        if (!push_read({0, file_.fd(), m.at, m.into, m.count}, static_cast<uint32_t>(std::min<uint64_t>(m.count, left)),
-                       Flight::kSmall, 0))
-            return;
-    }
-    small_reads_.erase(small_reads_.begin(), small_reads_.begin() + static_cast<ptrdiff_t>(taken));
-
-    while (!issues_.empty() && !free_flights_.empty()) {
-        Issue& issue = issues_.front();
-        const auto segments = layout_.extent(issue.extent);
-        const Segment& s = segments[issue.next_segment];
-        const uint64_t left = s.file_offset < file_.size() ? file_.size() - s.file_offset : 0;
-        if (!push_read({0, file_.fd(), s.file_offset, pool_->frame(frame_of_[issue.extent]) + s.slot_offset, s.bytes},
-                       static_cast<uint32_t>(std::min<uint64_t>(s.bytes, left)), Flight::kSegment, issue.extent))
-            return;
-        if (++issue.next_segment == segments.size()) issues_.erase(issues_.begin());
-    }
-}
-
-bool PagerLoop::push_read(const Read& read, uint32_t expected, Flight::Kind kind, uint32_t extent) noexcept {
-    const uint32_t index = free_flights_.back();
-    free_flights_.pop_back();
-    Flight& f = flights_[index];
-    f = {kind, 0, extent, expected, 0, read};
-    f.read.tag = index;
-    const int error = queue_->push(f.read);
-    if (error == 0) return true;
-    f.kind = Flight::kFree;
-    free_flights_.push_back(index);
-    fail("%s: a read cannot be queued: %s", file_.path().c_str(), std::strerror(-error));
-    return false;
-}
-
-void PagerLoop::finish_read(const ReadDone& done) noexcept {
-    CHECK(done.tag < flights_.size() && flights_[done.tag].kind != Flight::kFree);
-    Flight& f = flights_[done.tag];
-    bool again = false;
-    if (done.result < 0) {
-        again = done.result == -EAGAIN || done.result == -EINTR || ++f.attempts < kMaxAttempts;
-        if (!again) {
-            fail("%s: reading %u bytes at offset %llu failed: %s (after %d attempts)", file_.path().c_str(), f.read.bytes,
-                 static_cast<unsigned long long>(f.read.offset), std::strerror(-done.result), kMaxAttempts);
-        }
-    } else {
-        add(shared_->counters.bytes_read, static_cast<uint64_t>(done.result));
-        add(shared_->counters.reads, 1);
-        const auto got = static_cast<uint32_t>(done.result);
-        if (f.done + got < f.expected) {  // a short read: ask for the rest, from an aligned place
-            const auto step = static_cast<uint32_t>(align_down(got, file_.granule()));
-            again = step > 0;
-            f.done += step;
-            f.read.offset += step;
-            f.read.into += step;
-            f.read.bytes -= step;
-            if (!again) {
-                fail("%s: the file ends at offset %llu, before its expected size of %llu bytes: it shrank while it was in use",
-                     file_.path().c_str(), static_cast<unsigned long long>(f.read.offset + got),
-                     static_cast<unsigned long long>(file_.size()));
-            }
-        }
-    }
-    if (again && !shared_->stop.load(std::memory_order_relaxed)) {
-        const int error = queue_->push(f.read);
-        if (error == 0) return;
-        fail("%s: a read cannot be queued: %s", file_.path().c_str(), std::strerror(-error));
-    }
-    const Flight finished = f;
-    f.kind = Flight::kFree;
-    free_flights_.push_back(static_cast<uint32_t>(done.tag));
-    if (again || shared_->failed.load(std::memory_order_relaxed)) return;
-
-    if (!file_.direct()) file_.drop_cache(finished.read.offset, finished.read.bytes);
-    if (finished.kind == Flight::kSmall) {
-        shared_->small_done.fetch_add(1, std::memory_order_release);  // acquire in read_small()
-        shared_->small_done.notify_all();
-    } else if (--segments_left_[finished.extent] == 0) {
-        install(finished.extent);
-    }
-}
+// ---- what becomes of an Extent ----
 
 void PagerLoop::install(uint32_t extent) noexcept {
     const uint32_t frame = frame_of_[extent];

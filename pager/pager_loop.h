@@ -1,5 +1,5 @@
-// The pager thread's own world: page table, frames, ring, reads in flight. Built before the thread starts, then touched
-// by that thread alone; run() allocates nothing, locks nothing, touches no Region page and throws nothing.
+// The pager thread's own world: page table, frames, ring (its reads are in Flights). Built before the thread starts, then
+// touched by that thread alone; run() allocates nothing, locks nothing, touches no Region page and throws nothing.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "pager/file.h"
+#include "pager/flights.h"
 #include "pager/frame_pool.h"
 #include "pager/layout.h"
 #include "pager/mapping.h"
 #include "pager/pager.h"
 #include "pager/pager_shared.h"
-#include "pager/read_queue.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
 #include "pager/uffd.h"
@@ -41,18 +41,6 @@ class PagerLoop {
         uint32_t extent;
         uint64_t ordinal;  // when it will be (or was) touched
     };
-    struct Flight {  // one read in flight
-        enum Kind : uint8_t { kFree, kSegment, kSmall } kind = kFree;
-        uint8_t attempts = 0;
-        uint32_t extent = 0;
-        uint32_t expected = 0;  // bytes that the file has here
-        uint32_t done = 0;
-        Read read{};
-    };
-    struct Issue {  // an Extent whose segments are being pushed
-        uint32_t extent;
-        uint32_t next_segment;
-    };
     struct PlanItem {
         uint64_t ordinal;
         uint32_t first;
@@ -64,6 +52,7 @@ class PagerLoop {
     void take_messages() noexcept;
     void take_wants() noexcept;
     void take_faults() noexcept;
+    void take_landings() noexcept;
     void demand(uint32_t extent, bool faulted) noexcept;
 
     // Decisions
@@ -77,10 +66,7 @@ class PagerLoop {
     uint64_t least_position() const noexcept;
     uint64_t wake_position() const noexcept;
 
-    // Reads
-    void pump() noexcept;
-    bool push_read(const Read& read, uint32_t expected, Flight::Kind kind, uint32_t extent) noexcept;
-    void finish_read(const ReadDone& done) noexcept;
+    // What becomes of an Extent
     void install(uint32_t extent) noexcept;
     void evict(uint32_t extent) noexcept;
     void retry_installs() noexcept;
@@ -101,11 +87,10 @@ class PagerLoop {
     Residency residency_;
     Mapping region_;
     std::unique_ptr<FramePool> pool_;
-    std::unique_ptr<ReadQueue> queue_;
+    std::unique_ptr<Flights> flights_;
 
     // Page table: per Extent
     std::vector<uint32_t> frame_of_;          // the frame it is read into, or (by move) lives in
-    std::vector<uint32_t> segments_left_;     // of the read under way
     std::vector<uint8_t> demanded_;           // in demands_ or read on demand
     std::vector<uint8_t> faulted_;            // a thread sleeps in a fault on it
     std::vector<uint64_t> fault_since_ns_;
@@ -118,10 +103,6 @@ class PagerLoop {
     uint64_t cursor_ = 0;                     // next ordinal to prefetch
     bool starved_ = false;                    // prefetch or a demand waits for a frame
     std::vector<uint32_t> demands_;
-    std::vector<Issue> issues_;               // demands first
-    std::vector<Flight> flights_;
-    std::vector<uint32_t> free_flights_;
-    std::vector<Message> small_reads_;        // waiting for a flight
     std::vector<uint32_t> retries_;           // read, but a page of the frame was still held
     size_t reading_ = 0;                      // Extents being read
     size_t frames_in_use_ = 0;

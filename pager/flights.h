@@ -1,0 +1,90 @@
+// The reads under way: Extents and small reads that wait for a place in the queue, reads in flight, the rest of short
+// ones, another try for failed ones. What has landed, and what failed for good, is handed to the loop as data.
+//
+// Owned by the pager's loop and called by its thread alone. Nothing is allocated after construction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "pager/file.h"
+#include "pager/layout.h"
+#include "pager/message_queue.h"
+#include "pager/pager_shared.h"
+#include "pager/read_queue.h"
+
+namespace weir::pager {
+
+class Flights {
+  public:
+    struct Landing {
+        enum Kind : uint8_t { kExtent, kSmall } kind;  // every segment of `extent` is in its frame; one small read is done
+        uint32_t extent;
+    };
+
+    // file and layout must outlive it.
+    Flights(const File& file, const Layout& layout, std::unique_ptr<ReadQueue> queue, Counters* counters);
+
+    const char* reader_name() const { return queue_->name(); }
+    // Prepares the queue on the pager thread. 0 or -errno.
+    int start(int uffd, int event_fd) noexcept { return queue_->start(uffd, event_fd); }
+
+    // The segments of an absent Extent are to be read into `frame`, before all others where `first` says so.
+    void begin(uint32_t extent, std::byte* frame, bool first) noexcept;
+    // An Extent that was begun is wanted now: what of it still waits for a place goes next.
+    void hurry(uint32_t extent) noexcept;
+    bool takes_small() const noexcept { return small_reads_.size() < small_reads_.capacity(); }
+    void begin_small(const Message& read) noexcept { small_reads_.push_back(read); }
+
+    // Puts what waits into the queue, as far as it has places. Small reads are first.
+    void pump() noexcept;
+    // Submits, blocks (see ReadQueue::wait) and takes in what came back; landings() is what has landed by that.
+    // stopping: nothing goes again.
+    Wakeup wait(int timeout_us, bool stopping) noexcept;
+    std::span<const Landing> landings() const noexcept { return landings_; }
+
+    // No read is in flight: no frame is written to any more.
+    bool idle() const noexcept { return free_flights_.size() == flights_.size(); }
+
+    // A read failed for good; failure() says which and why. The first reason is the one that counts.
+    bool failed() const noexcept { return failure_[0] != 0; }
+    const char* failure() const noexcept { return failure_; }
+
+  private:
+    struct Flight {  // one read in flight
+        enum Kind : uint8_t { kFree, kSegment, kSmall } kind = kFree;
+        uint8_t attempts = 0;
+        uint32_t extent = 0;
+        uint32_t expected = 0;  // bytes that the file has here
+        uint32_t done = 0;
+        Read read{};
+    };
+    struct Issue {  // an Extent whose segments are being pushed
+        uint32_t extent;
+        uint32_t next_segment;
+        std::byte* frame;
+    };
+
+    bool push(const Read& read, Flight::Kind kind, uint32_t extent) noexcept;
+    void land(const ReadDone& done, bool stopping) noexcept;
+    bool goes_again(Flight& flight, int32_t result) noexcept;
+    void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
+
+    const File& file_;
+    const Layout& layout_;
+    std::unique_ptr<ReadQueue> queue_;
+    Counters* const counters_;
+
+    std::vector<uint32_t> segments_left_;  // per Extent: of the read under way
+    std::vector<Issue> issues_;            // demands first
+    std::vector<Message> small_reads_;     // waiting for a flight
+    std::vector<Flight> flights_;
+    std::vector<uint32_t> free_flights_;
+    std::vector<Landing> landings_;
+    char failure_[512] = {};
+};
+
+}  // namespace weir::pager
