@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "pager/memory_nodes.h"
 #include "pager/system.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -26,7 +27,10 @@ FramePool::FramePool(size_t n_frames, size_t frame_bytes, Uffd* uffd, std::funct
     : n_frames_(n_frames), frame_bytes_(frame_bytes), uffd_(uffd), on_progress_(std::move(on_progress)) {
     const size_t pmd = pmd_page_size();
     const bool huge = frame_bytes % pmd == 0;
-    mapping_ = Mapping(n_frames * frame_bytes, huge ? pmd : page_size(), huge, "frames");
+    // A frame is a multiple of the granule of reads, which asks the same of memory.
+    mapping_ = Mapping(n_frames * frame_bytes, huge ? pmd : std::min(frame_bytes, pmd), huge, "frames");
+    // Advice: where it is refused, the kernel places the frames by itself.
+    (void)interleave(mapping_.base(), mapping_.bytes(), nodes_for_frames(numa_nodes(), own_cpus()));
     thread_ = std::jthread([this](const std::stop_token& stop) { populate(stop); });
 }
 
@@ -47,7 +51,7 @@ void FramePool::populate(const std::stop_token& stop) {
             break;
         }
         if (error == EINVAL) {  // a kernel before 5.14: touch every page
-            for (size_t at = 0; at < n * frame_bytes_; at += page_size())
+            for (size_t at = 0; at < n * frame_bytes_; at += kernel_page_size())
                 static_cast<volatile std::byte*>(frame(done))[at] = std::byte{0};
             error = 0;
         }

@@ -1,6 +1,7 @@
 // The pager against the kernel: every byte right, at every budget, by every rung, with several workers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstring>
@@ -116,7 +117,7 @@ TEST_P(PagerLive, EveryByteIsRightOverManyPasses) {
     }
 }
 
-constexpr size_t kSmall = 64 << 10;
+const size_t kSmall = std::max<size_t>(64 << 10, 4 * page_size());  // a few pages, whatever a page is
 constexpr size_t kHuge = 2 << 20;
 
 INSTANTIATE_TEST_SUITE_P(
@@ -217,7 +218,7 @@ TEST_F(PagerPlans, SmallReadsComeWhileThePagerStreams) {
     const size_t page = page_size();
     std::vector<SmallRead> reads;
     auto* const buffer = static_cast<std::byte*>(std::aligned_alloc(page, 100 * page));
-    for (size_t i = 0; i < 100; ++i) reads.push_back({i * 3 % 1024 * page, static_cast<uint32_t>(page), buffer + i * page});
+    for (size_t i = 0; i < 100; ++i) reads.push_back({i * 3 % (64 * kSmall / page) * page, static_cast<uint32_t>(page), buffer + i * page});
     ASSERT_TRUE(pager_->read_small(reads));
     for (size_t i = 0; i < 100; ++i) {
         uint64_t word;
