@@ -1,9 +1,12 @@
 #include "pager/file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,15 +18,33 @@
 namespace weir::pager {
 namespace {
 
-// Tries one direct read of a granule at offset 0, the only test that file systems cannot get wrong: some accept the
-// flag and refuse the read. Returns 0 or the errno.
-int probe_direct(int fd, size_t granule) {
+// The largest alignment that is tried: beyond it, reads of an Extent's pieces would mostly fetch what they do not need.
+constexpr size_t kLargestGranule = 64u << 10;
+
+// Reads that have to work: one granule at the file's beginning and one that begins at an odd granule, the only test that
+// file systems cannot get wrong: some accept the flag and refuse the read. Returns 0 or the errno.
+int probe_direct(int fd, size_t granule, uint64_t file_size) {
     void* buffer = std::aligned_alloc(granule, granule);
     if (buffer == nullptr) return ENOMEM;
-    const ssize_t n = ::pread(fd, buffer, granule, 0);
-    const int error = n < 0 ? errno : 0;
+    int error = 0;
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{granule}}) {
+        if (error != 0 || (offset > 0 && offset >= file_size)) continue;
+        ssize_t n;
+        do {
+            n = ::pread(fd, buffer, granule, static_cast<off_t>(offset));
+        } while (n < 0 && errno == EINTR);
+        if (n < 0) error = errno;
+    }
     std::free(buffer);
     return error;
+}
+
+// "tmpfs", where a file lies in memory: some kernels take O_DIRECT there, but there is nothing to go around.
+const char* memory_file_system(int fd) {
+    struct statfs fs;
+    if (::fstatfs(fd, &fs) != 0) return nullptr;
+    if (fs.f_type == TMPFS_MAGIC) return "tmpfs";
+    return fs.f_type == RAMFS_MAGIC ? "ramfs" : nullptr;
 }
 
 int64_t mtime_ns(const struct stat& st) { return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec; }
@@ -43,23 +64,44 @@ File File::open(const std::string& path, IoMode wanted) {
     file.mtime_ns_ = mtime_ns(st);
     file.granule_ = page_size();
 
-    int error = 0;
-    if (wanted != IoMode::kBuffered) {
-        file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-        error = file.fd_ < 0 ? errno : probe_direct(file.fd_, file.granule_);
-        file.direct_ = error == 0;
-        if (!file.direct_) file.why_buffered_ = std::string("direct reads fail: ") + std::strerror(error);
-    } else {
+    const char* const memory = wanted == IoMode::kAuto ? memory_file_system(file.buffered_fd_) : nullptr;
+    if (wanted == IoMode::kBuffered) {
         file.why_buffered_ = "asked for";
+    } else if (memory != nullptr) {
+        file.why_buffered_ = std::string(memory) + " holds the file in memory";
+    } else {
+        file.why_buffered_ = file.why_no_direct();
+        file.direct_ = file.why_buffered_.empty();
     }
     if (wanted == IoMode::kDirect && !file.direct_)
         throw std::runtime_error(path + ": " + file.why_buffered_ + "; use --io auto");
     if (!file.direct_) {
+        file.granule_ = page_size();
         if (file.fd_ >= 0) ::close(file.fd_);
         file.fd_ = ::fcntl(file.buffered_fd_, F_DUPFD_CLOEXEC, 0);
         if (file.fd_ < 0) throw std::runtime_error(path + ": cannot open: " + std::strerror(errno));
     }
     return file;
+}
+
+// Opens fd_ for direct reads and finds their granule: what the file system states, at least a page, and larger where a
+// probe at that is refused as badly aligned. Returns "" or what stands in the way.
+std::string File::why_no_direct() {
+    struct statx stated;
+    if (::statx(buffered_fd_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stated) == 0 && (stated.stx_mask & STATX_DIOALIGN) != 0) {
+        if (stated.stx_dio_offset_align == 0) return "the file system takes no direct reads of this file";
+        stated_offset_align_ = stated.stx_dio_offset_align;
+        stated_memory_align_ = stated.stx_dio_mem_align;
+        granule_ = std::max({granule_, stated_offset_align_, stated_memory_align_});
+    }
+    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+    int error = fd_ < 0 ? errno : 0;
+    if (fd_ >= 0) error = probe_direct(fd_, granule_, size_);
+    while (fd_ >= 0 && error == EINVAL && granule_ < kLargestGranule) {
+        granule_ *= 2;
+        error = probe_direct(fd_, granule_, size_);
+    }
+    return error == 0 ? "" : std::string("direct reads fail: ") + std::strerror(error);
 }
 
 File::File(File&& other) noexcept
@@ -70,6 +112,8 @@ File::File(File&& other) noexcept
       fd_(std::exchange(other.fd_, -1)),
       buffered_fd_(std::exchange(other.buffered_fd_, -1)),
       granule_(other.granule_),
+      stated_offset_align_(other.stated_offset_align_),
+      stated_memory_align_(other.stated_memory_align_),
       direct_(other.direct_) {}
 
 File::~File() {

@@ -26,12 +26,16 @@ class File {
     uint64_t size() const { return size_; }
     bool direct() const { return direct_; }
     const std::string& why_buffered() const { return why_buffered_; }
-    // For reads aligned to granule() in offset, length and memory.
+    // For reads aligned to granule() in offset, length and memory: the last one may end past the end of the file.
     int fd() const { return fd_; }
     // For plain reads of any alignment, through the page cache.
     int buffered_fd() const { return buffered_fd_; }
-    // Alignment that reads through fd() need; at least the base page.
+    // What reads through fd() are aligned to: the base page, or more where the file system wants more.
     size_t granule() const { return granule_; }
+    // What direct reads need by the file system's own word (STATX_DIOALIGN, Linux 6.1), of offsets and lengths, and of
+    // memory; 0 where it does not say, and only the probe has spoken.
+    size_t stated_offset_align() const { return stated_offset_align_; }
+    size_t stated_memory_align() const { return stated_memory_align_; }
 
     // nullptr while the file is the one that was opened; else what happened: "shrank", "changed".
     const char* changed() const noexcept;
@@ -41,6 +45,7 @@ class File {
 
   private:
     File() = default;
+    std::string why_no_direct();
 
     std::string path_;
     std::string why_buffered_;
@@ -49,6 +54,8 @@ class File {
     int fd_ = -1;
     int buffered_fd_ = -1;
     size_t granule_ = 0;
+    size_t stated_offset_align_ = 0;
+    size_t stated_memory_align_ = 0;
     bool direct_ = false;
 };
 
