@@ -3,7 +3,6 @@
 //
 // usage: pager_walk_bench FILE [WORKERS] [PASSES]     the file's content does not matter; 1 GiB or more says something
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,12 +10,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "pager/device_probe.h"
 #include "pager/file.h"
-#include "pager/mapping.h"
 #include "pager/pager.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
@@ -27,37 +25,6 @@ using namespace weir::pager;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-// Bytes per second of sequential reads of `bytes` each, `depth` in flight, into populated huge pages.
-double device_speed(const File& file, size_t bytes, size_t depth, uint64_t total) {
-    Mapping buffer(depth * bytes, pmd_page_size(), true, "buffer");
-    for (size_t i = 0; i < depth * bytes; i += page_size()) buffer.base()[i] = std::byte{1};
-    auto queue = make_read_queue(ReaderRung::kAuto);
-    int pipe_ends[2];
-    if (::pipe(pipe_ends) != 0 || queue->start(pipe_ends[0], pipe_ends[0]) != 0) throw std::runtime_error("no read queue");
-    uint64_t next = 0, done_bytes = 0;
-    const auto begin = Clock::now();
-    const auto push = [&](size_t slot) {
-        if (next >= total) return;
-        queue->push({slot, file.fd(), next, buffer.base() + slot * bytes, static_cast<uint32_t>(bytes)});
-        next += bytes;
-    };
-    for (size_t i = 0; i < depth; ++i) push(i);
-    ReadDone done[64];
-    while (done_bytes < total) {
-        const Wakeup w = queue->wait(done, -1);
-        for (size_t i = 0; i < w.n_done; ++i) {
-            if (done[i].result <= 0) throw std::runtime_error("a read failed");
-            done_bytes += static_cast<uint64_t>(done[i].result);
-            push(done[i].tag);
-        }
-    }
-    const double speed = static_cast<double>(total) / seconds_since(begin);
-    queue.reset();
-    ::close(pipe_ends[0]);
-    ::close(pipe_ends[1]);
-    return speed;
-}
 
 double cpu_seconds() {
     struct rusage u;
@@ -139,7 +106,7 @@ int main(int argc, char** argv) {
         const uint64_t image = align_down(file.size(), pmd_page_size());
         for (const size_t percent : {90, 75, 50, 25}) {
             double device = 0;
-            for (const size_t depth : {8, 16}) device = std::max(device, device_speed(file, pmd_page_size(), depth, image));
+            for (const size_t depth : {8, 16}) device = std::max(device, probe_device(file, depth, image, 10).bytes_per_s);
             std::printf("device %.2f GB/s   ", device / 1e9);
             walk(file, image, percent, workers, passes, device);
         }

@@ -64,7 +64,7 @@ constexpr struct {
 } kRungs[] = {
     {UffdSource::kUserModeOnly, "user-mode-only"},
     {UffdSource::kDevice, "device"},
-    {UffdSource::kSystemCall, "system-call"},
+    {UffdSource::kSystemCall, "syscall"},
 };
 
 bool shake_hands(int fd, uint64_t features) {
@@ -98,7 +98,15 @@ Uffd::Uffd(UffdSource wanted) {
     }
     throw std::runtime_error("userfaultfd cannot be had (" + tried +
                              "); allow it in the container's seccomp profile, or give read and write access to "
-                             "/dev/userfaultfd, or use --paging mmap");
+                             "/dev/userfaultfd, or use --paging mmap (weir doctor says more)");
+}
+
+int probe_uffd_open(UffdSource source) noexcept {
+    const int fd = open_rung(source);
+    if (fd < 0) return errno;
+    const int error = shake_hands(fd, 0) ? 0 : errno;
+    ::close(fd);
+    return error;
 }
 
 Uffd::~Uffd() {

@@ -58,4 +58,7 @@ class Uffd {
     int last_error_ = 0;
 };
 
+// 0 where a userfaultfd is opened by this rung and understands us, else the errno; EINVAL for kAuto.
+int probe_uffd_open(UffdSource source) noexcept;
+
 }  // namespace weir::pager
