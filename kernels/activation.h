@@ -25,18 +25,21 @@ struct Int8Super {
     int8_t codes[kSuperElements];  // -127 to 127, see int8_place()
 };
 
+// A code is there twice: as one number, and as two bytes, code = 256 * high + low, for kernels that multiply bytes.
 struct Int16Super {
     float scale[kCellsPerSuper];
     float sum[kCellsPerSuper];
     float sum_low[kCellsPerSuper];
     float sum_high[kCellsPerSuper];
-    int16_t codes[kSuperElements];  // -32767 to 32767, see int16_place()
+    int16_t codes[kSuperElements];  // -32639 to 32639, see int16_place()
+    int8_t high[kSuperElements];    // -127 to 127, see int8_place()
+    int8_t low[kSuperElements];     // -128 to 127, likewise
 };
 
-static_assert(sizeof(Int8Super) == 384 && sizeof(Int16Super) == 640);
+static_assert(sizeof(Int8Super) == 384 && sizeof(Int16Super) == 1152);
 
 constexpr float kInt8Max = 127.0f;
-constexpr float kInt16Max = 32767.0f;
+constexpr float kInt16Max = 127 * 256 + 127;  // the largest whose high byte, rounded, is a signed byte
 
 // A cell whose largest magnitude is below this is packed as zeros: its scale, or the scale's reciprocal,
 // would leave the range of normal floats.

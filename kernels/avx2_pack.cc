@@ -38,11 +38,14 @@ namespace {
     return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
+[[gnu::always_inline]] inline void store_bytes(char* out, size_t b, size_t half, __m256i int16s) {
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(int16s), _mm256_extracti128_si256(int16s, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + int8_place(b, 16 * half)), bytes);
+}
+
 // Sixteen codes as int16 in their order; `out` is a Super, zeroed.
 [[gnu::always_inline]] inline void store_codes(Int8Super*, char* out, size_t b, size_t half, __m256i codes) {
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + offsetof(Int8Super, codes) + int8_place(b, 16 * half)),
-                     bytes);
+    store_bytes(out + offsetof(Int8Super, codes), b, half, codes);
 }
 
 [[gnu::always_inline]] inline void store_codes(Int16Super*, char* out, size_t b, size_t half, __m256i codes) {
@@ -53,6 +56,9 @@ namespace {
     char* at = out + offsetof(Int16Super, codes) + sizeof(int16_t) * int16_place(b, 16 * half);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(sorted));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(at + 32), _mm256_extracti128_si256(sorted, 1));
+    const __m256i high = _mm256_srai_epi16(_mm256_add_epi16(codes, _mm256_set1_epi16(128)), 8);
+    store_bytes(out + offsetof(Int16Super, high), b, half, high);
+    store_bytes(out + offsetof(Int16Super, low), b, half, _mm256_sub_epi16(codes, _mm256_slli_epi16(high, 8)));
 }
 
 template <class Super>

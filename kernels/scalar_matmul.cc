@@ -24,6 +24,17 @@ float largest_magnitude(const float* x, size_t n) {
     return std::bit_cast<float>(largest);
 }
 
+void put_code(Int8Super& out, size_t b, size_t i, int code) {
+    out.codes[int8_place(b, i)] = static_cast<int8_t>(code);
+}
+
+void put_code(Int16Super& out, size_t b, size_t i, int code) {
+    const int high = (code + 128) >> 8;
+    out.codes[int16_place(b, i)] = static_cast<int16_t>(code);
+    out.high[int8_place(b, i)] = static_cast<int8_t>(high);
+    out.low[int8_place(b, i)] = static_cast<int8_t>(code - 256 * high);
+}
+
 size_t place(int8_t, size_t b, size_t i) {
     return int8_place(b, i);
 }
@@ -32,7 +43,7 @@ size_t place(int16_t, size_t b, size_t i) {
 }
 
 // One cell of 32 elements; `out` comes zeroed.
-template <class Super, class Code>
+template <class Super>
 void pack_cell(const float* x, size_t b, float code_max, Super& out) {
     const float largest = largest_magnitude(x, kCellElements);
     if (!std::isfinite(largest)) {
@@ -47,7 +58,7 @@ void pack_cell(const float* x, size_t b, float code_max, Super& out) {
     for (size_t i = 0; i < kCellElements; ++i) {
         const float rounded = std::nearbyint(x[i] * inverse);
         const int code = static_cast<int>(std::clamp(rounded, -code_max, code_max));
-        out.codes[place(Code{}, b, i)] = static_cast<Code>(code);
+        put_code(out, b, i, code);
         sums[i / 16] += code;
     }
     out.scale[b] = scale;
@@ -56,14 +67,14 @@ void pack_cell(const float* x, size_t b, float code_max, Super& out) {
     out.sum[b] = scale * static_cast<float>(sums[0] + sums[1]);
 }
 
-template <class Super, class Code>
+template <class Super>
 void pack(const float* x, size_t k, float code_max, char* out) {
     const size_t cells = k / kCellElements;
     for (size_t first = 0; first < cells; first += kCellsPerSuper) {
         Super super{};
         const size_t count = std::min(kCellsPerSuper, cells - first);
         for (size_t b = 0; b < count; ++b) {
-            pack_cell<Super, Code>(x + (first + b) * kCellElements, b, code_max, super);
+            pack_cell(x + (first + b) * kCellElements, b, code_max, super);
         }
         std::memcpy(out, &super, sizeof super);
         out += sizeof super;
@@ -128,9 +139,9 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
         case Activation::kInt8:
-            return pack<Int8Super, int8_t>(x, k, kInt8Max, static_cast<char*>(out));
+            return pack<Int8Super>(x, k, kInt8Max, static_cast<char*>(out));
         case Activation::kInt16:
-            return pack<Int16Super, int16_t>(x, k, kInt16Max, static_cast<char*>(out));
+            return pack<Int16Super>(x, k, kInt16Max, static_cast<char*>(out));
     }
 }
 

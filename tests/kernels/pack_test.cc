@@ -33,7 +33,7 @@ TEST(Pack, ErrorIsHalfAStep) {
         for (size_t cell = 0; cell < k; cell += 32) {
             float largest = 0;
             for (size_t i = cell; i < cell + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
-            const double step = static_cast<double>(largest) / (a == Activation::kInt8 ? 127.0 : 32767.0);
+            const double step = static_cast<double>(largest) / (a == Activation::kInt8 ? 127.0 : 32639.0);
             for (size_t i = cell; i < cell + 32; ++i) {
                 EXPECT_LE(std::fabs(back[i] - static_cast<double>(x[i])), step * 0.5 * (1 + 1e-3)) << i;
             }
