@@ -1,5 +1,6 @@
 #include "pager/pager.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <stdexcept>
 
 #include "pager/check.h"
@@ -31,6 +33,14 @@ class BlockSignals {
   private:
     sigset_t before_;
 };
+
+uint64_t thread_cpu_us(std::jthread& thread) {
+    clockid_t clock;
+    struct timespec t;
+    if (!thread.joinable() || ::pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return 0;
+    if (::clock_gettime(clock, &t) != 0) return 0;
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000 + static_cast<uint64_t>(t.tv_nsec) / 1000;
+}
 
 }  // namespace
 
@@ -166,6 +176,10 @@ PagerStats Pager::stats() const {
     s.stall_us = (slowest_ns + c.fault_ns.load(relaxed)) / 1000;
     s.pinned_extents = loop_->residency().n_pinned;
     s.ring_frames = loop_->residency().ring;
+    s.busy_us = c.busy_ns.load(relaxed) / 1000;
+    if (s.busy_us > 0)
+        s.extents_in_flight = static_cast<double>(c.extent_ns.load(relaxed)) / static_cast<double>(c.busy_ns.load(relaxed));
+    s.cpu_us = thread_cpu_us(thread_);
     return s;
 }
 

@@ -64,6 +64,9 @@ struct PagerStats {
     size_t pinned_extents = 0;
     size_t ring_frames = 0;
     size_t peak_frames = 0;     // frames in use at most
+    uint64_t cpu_us = 0;        // of the pager thread
+    uint64_t busy_us = 0;       // in which at least one Extent was being read
+    double extents_in_flight = 0;  // mean over busy_us
 };
 
 // One read past the Extents, aligned to the file's granule in all three.
@@ -116,7 +119,7 @@ class Pager {
     bool gates_ = true;
     std::unique_ptr<PagerShared> shared_;
     std::unique_ptr<PagerLoop> loop_;
-    std::jthread thread_;
+    mutable std::jthread thread_;  // its clock is read by stats()
 };
 
 }  // namespace weir::pager

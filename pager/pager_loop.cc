@@ -115,8 +115,15 @@ void PagerLoop::run() noexcept {
             least_position() >= shared_->wake_at.load(std::memory_order_relaxed)) {
             timeout_us = 0;
         }
+        const size_t reading = reading_;
+        const uint64_t since = now_ns();
         const Wakeup w = flights_->wait(timeout_us, stopping);
         shared_->sleeping.store(false, std::memory_order_seq_cst);
+        if (reading > 0) {
+            const uint64_t waited = now_ns() - since;
+            add(shared_->counters.busy_ns, waited);
+            add(shared_->counters.extent_ns, waited * reading);
+        }
         if (w.error != 0) {
             fail("waiting for reads: %s", std::strerror(-w.error));
             on_unanswerable_(shared_->failure_text);  // nothing can be served without the queue

@@ -120,6 +120,9 @@ bool print_json(const RunReport& r) {
                            {"waits", s.waits},
                            {"stall_ms", static_cast<double>(s.stall_us) / 1000},
                            {"wait_share", nullptr},
+                           {"cpu_ms_per_token", nullptr},
+                           {"pager_cpu_share", nullptr},
+                           {"extents_in_flight", s.extents_in_flight},
                            {"bounded_by", bounded_by(r)}};
     if (g.steady) {
         // Where the kernel pages, only /proc/self/io knows what was read.
@@ -127,6 +130,8 @@ bool print_json(const RunReport& r) {
         paging["io_read_bytes_per_token"] = per_token(g.steady->storage_bytes, *g.steady);
         paging["faults_per_token"] = per_token(g.steady->faults, *g.steady);
         paging["wait_share"] = wait_share(r);
+        paging["cpu_ms_per_token"] = 1000 * g.steady->cpu_seconds / static_cast<double>(g.steady->tokens);
+        if (ours) paging["pager_cpu_share"] = g.steady->pager_cpu_seconds / g.steady->seconds;
     }
     j["paging"] = std::move(paging);
     j["memory"] = {{"budget_bytes", ours ? ordered_json(r.budget.ram) : ordered_json(nullptr)},

@@ -73,6 +73,7 @@ GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t token
     s.faults = b.store.faults - a.store.faults;
     s.stall_us = b.store.stall_us - a.store.stall_us;
     s.cpu_seconds = b.cpu - a.cpu;
+    s.pager_cpu_seconds = static_cast<double>(b.store.pager_cpu_us - a.store.pager_cpu_us) / 1e6;
     return s;
 }
 

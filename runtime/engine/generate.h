@@ -45,6 +45,7 @@ struct GenerateResult {
         uint64_t faults = 0;
         uint64_t stall_us = 0;
         double cpu_seconds = 0;      // of the process
+        double pager_cpu_seconds = 0;  // of them, the pager thread's
     };
     std::optional<Steady> steady;
 };

@@ -156,6 +156,8 @@ class PagedStore : public StoreBase {
         s.faults = p.faults;
         s.waits = p.waits;
         s.stall_us = p.stall_us;
+        s.pager_cpu_us = p.cpu_us;
+        s.extents_in_flight = p.extents_in_flight;
         s.rungs = pager_->rungs();
         return s;
     }

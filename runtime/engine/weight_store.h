@@ -47,6 +47,8 @@ struct StoreStats {
     uint64_t faults = 0;
     uint64_t waits = 0;              // gate waits
     uint64_t stall_us = 0;           // of the team, in gates; the slowest worker's
+    uint64_t pager_cpu_us = 0;       // of the pager thread
+    double extents_in_flight = 0;    // mean while anything was being read
     std::string rungs;               // "uffd=user-mode-only install=move reader=io_uring io=direct"
 };
 
