@@ -103,7 +103,7 @@ class PreadQueue : public ReadQueue {
         (void)!::write(done_fd_, &one, sizeof one);  // EAGAIN only where it is signalled already
     }
 
-    // The oldest queued slot, claimed; nullptr where another thread was faster.
+    // The oldest queued slot, claimed; nullptr where the scan met none.
     Slot* claim() noexcept {
         for (;;) {
             Slot* oldest = nullptr;
@@ -122,8 +122,11 @@ class PreadQueue : public ReadQueue {
         for (;;) {
             work_.acquire();
             if (stop_.load(std::memory_order_acquire)) return;
-            Slot* const slot = claim();
-            if (slot == nullptr) continue;
+            // Whoever got past the semaphore has a queued slot to serve, but one scan can miss it: it was queued behind the
+            // scan, while another thread took the one ahead. Giving up would lose the read for ever.
+            Slot* slot;
+            while ((slot = claim()) == nullptr)
+                if (stop_.load(std::memory_order_acquire)) return;
             const Read& r = slot->read;
             ssize_t n;
             do {
