@@ -1,12 +1,11 @@
 // Limits of memory from a made-up /proc and /sys, and how a budget is divided.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/engine/budget.h"
 #include "runtime/error.h"
+#include "tests/fake_root.h"
 
 namespace weir {
 namespace {
@@ -17,17 +16,11 @@ constexpr uint64_t kMiB = 1 << 20;
 class FakeSystem : public ::testing::Test {
   protected:
     void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "weir-limits-XXXXXX").string();
-        ASSERT_NE(::mkdtemp(name.data()), nullptr);
-        root_ = name;
         put("proc/meminfo", "MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:   6000000 kB\n");
     }
-    void TearDown() override { fs::remove_all(root_); }
-    void put(const std::string& path, const std::string& text) {
-        fs::create_directories((root_ / path).parent_path());
-        std::ofstream(root_ / path) << text;
-    }
-    fs::path root_;
+    void put(const std::string& path, const std::string& text) { fake_.put(path, text); }
+    test::FakeRoot fake_;
+    const fs::path& root_ = fake_.path();
 };
 
 TEST_F(FakeSystem, NoCgroupMeansTheMachine) {
@@ -61,8 +54,55 @@ TEST_F(FakeSystem, AContainerSeesItsOwnGroupAsTheTop) {
     EXPECT_EQ(read_memory_limits(root_).cgroup, 700000000u);
 }
 
+TEST_F(FakeSystem, EveryLevelIsTold) {
+    put("proc/self/cgroup", "4:memory:/\n0::/a/b\n");
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "123456\n");
+    put("sys/fs/cgroup/unified/a/b/memory.max", "max\n");
+    put("sys/fs/cgroup/unified/a/b/memory.high", "500000000\n");
+    put("sys/fs/cgroup/unified/a/b/memory.current", "400000000\n");
+    put("sys/fs/cgroup/unified/a/memory.max", "600000000\n");
+    put("sys/fs/cgroup/unified/a/memory.current", "450000000\n");
+    const MemoryLimits m = read_memory_limits(root_);
+    ASSERT_EQ(m.levels.size(), 3u);
+    EXPECT_TRUE(m.levels[0].v1);
+    EXPECT_EQ(m.levels[0].limit, UINT64_MAX);
+    EXPECT_EQ(m.levels[0].usage, 123456u);
+    EXPECT_EQ(m.levels[1].high, 500000000u);
+    EXPECT_EQ(m.levels[1].usage, 400000000u);
+    EXPECT_EQ(m.levels[2].limit, 600000000u);
+    EXPECT_EQ(m.cgroup, 500000000u);
+    EXPECT_EQ(m.cgroup_name, (root_ / "sys/fs/cgroup/unified/a/b").string());
+}
+
+TEST_F(FakeSystem, Swap) {
+    EXPECT_EQ(read_swap(root_).total, 0u);
+    EXPECT_EQ(read_swap(root_).swappiness, -1);
+    put("proc/meminfo", "MemTotal: 8000000 kB\nSwapTotal:  2000 kB\nSwapFree:  1500 kB\n");
+    put("proc/sys/vm/swappiness", "60\n");
+    const SwapState swap = read_swap(root_);
+    EXPECT_EQ(swap.total, 2000u << 10);
+    EXPECT_EQ(swap.free, 1500u << 10);
+    EXPECT_EQ(swap.swappiness, 60);
+}
+
+TEST_F(FakeSystem, Pressure) {
+    EXPECT_FALSE(read_pressure(root_).machine);
+    EXPECT_EQ(read_pressure(root_).cgroup_file, "");
+    const char* const kText = "some avg10=12.50 avg60=1.00 avg300=0.10 total=1\nfull avg10=3.25 avg60=0.50 avg300=0.00 total=1\n";
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("sys/fs/cgroup/a/b/memory.pressure", kText);
+    EXPECT_FALSE(read_pressure(root_).machine);
+    EXPECT_EQ(read_pressure(root_).cgroup_file, (root_ / "sys/fs/cgroup/a/b/memory.pressure").string());
+    put("proc/pressure/memory", kText);
+    const PressureState pressure = read_pressure(root_);
+    EXPECT_TRUE(pressure.machine);
+    EXPECT_EQ(pressure.some, 12.5);
+    EXPECT_EQ(pressure.full, 3.25);
+}
+
 TEST_F(FakeSystem, NoProcIsAnError) {
-    fs::remove(root_ / "proc/meminfo");
+    fake_.remove("proc/meminfo");
     EXPECT_THROW(read_memory_limits(root_), Error);
 }
 
