@@ -2,12 +2,14 @@
 // done. 1: it failed. 2: it was asked wrongly.
 #include <CLI/CLI.hpp>
 
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "pager/system.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/error.h"
@@ -23,11 +25,19 @@ struct Entry {
 
 constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_run,
+    weir::add_doctor,
     weir::add_inspect,
     weir::add_synth,
 };
 
+void check_environment() {
+    const char* const page = std::getenv("WEIR_PAGE_SIZE");
+    if (weir::pager::page_size_wanted(page, weir::pager::kernel_page_size()) == 0)
+        throw weir::UsageError("WEIR_PAGE_SIZE=" + std::string(page) + ": no power of two from the kernel's page to 64K");
+}
+
 int run(int argc, char** argv) {
+    check_environment();
     CLI::App app("Runs language models that are larger than the memory they are given.", "weir");
     app.set_version_flag("--version", "weir " WEIR_VERSION);
     std::vector<Entry> entries;

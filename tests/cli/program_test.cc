@@ -76,6 +76,25 @@ TEST_F(Program, HelpAndVersion) {
     EXPECT_THAT(nothing.err, HasSubstr("Usage: weir"));
 }
 
+TEST_F(Program, DoctorSaysWhatIsHere) {
+    const std::string file = path("file");
+    std::ofstream(file) << std::string(1 << 20, 'x');
+    const Ended text = weir({"doctor", file});
+    EXPECT_EQ(text.status, 0) << text.err;
+    for (const char* what : {"kernel", "userfaultfd: user-mode-only", "io_uring", "cgroup limit", "swap", "file: direct reads",
+                             "device: sequential", "kernels"})
+        EXPECT_THAT(text.out, HasSubstr(what));
+    const Ended machine = weir({"doctor", "--json"});
+    EXPECT_EQ(machine.status, 0) << machine.err;
+    const json j = json::parse(machine.out);
+    for (const json& check : j["checks"]) {
+        EXPECT_FALSE(check["found"].get<std::string>().empty()) << check;
+        EXPECT_THAT(check["verdict"].get<std::string>(), testing::AnyOf("ok", "slower", "not available"));
+    }
+    expect_refusal(weir({"doctor", path("absent")}), 1, "absent");
+    expect_refusal(weir({"doctor", "--frobnicate"}), 2, "frobnicate");
+}
+
 TEST_F(Program, UsageErrors) {
     expect_refusal(weir({"frobnicate"}), 2, "frobnicate");
     expect_refusal(weir({"inspect"}), 2, "required");
