@@ -67,6 +67,7 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
                      "off: weights that are not here fault instead of being waited for");
     parser.get_option("--gates")->group(memory);
+    parser.add_option("--uffd-source", o->store.uffd_source, "auto, user-mode-only, device or syscall: where userfaultfd comes from")->capture_default_str()->group(memory);
     parser.add_option("--install", o->store.install, "auto, move or copy: how pages get into place")->capture_default_str()->group(memory);
     parser.add_option("--reader", o->store.reader, "auto, io_uring or pread")->capture_default_str()->group(memory);
     parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(memory);

@@ -34,6 +34,14 @@ pager::ReaderRung reader_rung(const std::string& name) {
     throw UsageError("--reader " + name + ": unknown; use auto, io_uring or pread");
 }
 
+pager::UffdSource uffd_source(const std::string& name) {
+    if (name == "auto") return pager::UffdSource::kAuto;
+    if (name == "user-mode-only") return pager::UffdSource::kUserModeOnly;
+    if (name == "device") return pager::UffdSource::kDevice;
+    if (name == "syscall") return pager::UffdSource::kSystemCall;
+    throw UsageError("--uffd-source " + name + ": unknown; use auto, user-mode-only, device or syscall");
+}
+
 // A decode thread sleeps in a fault on weights that cannot be read any more: nothing can wake it with an error, so the
 // process ends here, with the reason.
 [[noreturn]] void end_process(const char* text) {
@@ -86,6 +94,7 @@ class PagedStore : public StoreBase {
         o.gates = options.gates;
         o.install = install_rung(options.install);
         o.reader = reader_rung(options.reader);
+        o.uffd = uffd_source(options.uffd_source);
         o.on_unanswerable = end_process;
         try {
             pager_ = pager::Pager::start(file_, std::move(layout), std::move(o));

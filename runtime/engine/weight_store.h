@@ -57,6 +57,7 @@ struct StoreOptions {
     uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd); ignored otherwise
     size_t workers = 1;
     bool gates = true;
+    std::string uffd_source = "auto";  // auto, user-mode-only, device, syscall
     std::string install = "auto";    // auto, move, copy
     std::string reader = "auto";     // auto, io_uring, pread
     std::string io = "auto";         // auto, direct, buffered

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
+#include "pager/uffd.h"
 #include "tests/cli/spawn.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/pager/live.h"
@@ -98,6 +101,32 @@ TEST_F(Run, EveryWayOfPagingGivesTheSameText) {
         check({"-t", threads, "--weights-ram", "50%", "--reader", "pread"});
         check({"-t", threads, "--weights-ram", "50%", "--io", "buffered"});
     }
+    for (const auto& [word, source] : {std::pair{"user-mode-only", pager::UffdSource::kUserModeOnly},
+                                       std::pair{"device", pager::UffdSource::kDevice},
+                                       std::pair{"syscall", pager::UffdSource::kSystemCall}}) {
+        const std::vector<std::string> forced = {"-p", "a", "-n", "1", "-q", "--uffd-source", word};
+        if (pager::probe_uffd_open(source) == 0) {
+            check({"--weights-ram", "50%", "--uffd-source", word});
+        } else {
+            expect_one_line(spawn(command(model.path(), forced)), 1);
+        }
+    }
+    // As on kernels with larger pages.
+    for (const char* page : {"16K", "64K"}) {
+        ASSERT_EQ(::setenv("WEIR_PAGE_SIZE", page, 1), 0);
+        check({"-t", "2", "--paging", "resident"});
+        for (const char* share : {"75%", "25%"}) {
+            check({"-t", "2", "--weights-ram", share});
+            check({"-t", "2", "--weights-ram", share, "--install", "copy", "--gates", "off"});
+        }
+        ::unsetenv("WEIR_PAGE_SIZE");
+    }
+}
+
+TEST_F(Run, AnImpossiblePageIsRefused) {
+    ASSERT_EQ(::setenv("WEIR_PAGE_SIZE", "5000", 1), 0);
+    expect_one_line(spawn(command(model_.path(), {"-p", "a", "-n", "1"})), 2);
+    ::unsetenv("WEIR_PAGE_SIZE");
 }
 
 TEST_F(Run, PromptsFromFilesAndStdin) {
@@ -126,6 +155,7 @@ TEST_F(Run, WrongUseIsOneLineAndStatus2) {
              {"-p", "a", "--ram", "1M"},
              {"-p", "a", "--paging", "resident", "--ram", "1M"},
              {"-p", "a", "--install", "teleport"},
+             {"-p", "a", "--uffd-source", "thin-air"},
              {"-p", "a", "--reader", "psychic"},
              {"-p", "a", "--io", "wishful"},
              {"-p", "a", "-t", "0"},
