@@ -13,10 +13,14 @@
 //
 // The order of eviction:
 //  1. Groups that were read for a hint which was cancelled, or which nobody confirmed for a token.
-//  2. The least of (touches, aged) / (distance to the group's place in the walk). Aged touches estimate how likely a token
-//     is to use the group; the distance, how long its frames lie idle until that is decided: together, the reads saved per
-//     frame and time. Without the distance, equally likely groups leave just before their place comes as often as just
-//     after (policy_sim: 1 to 4 % more reads), and a cycle is read whole.
+//  2. The least of (chance that the next visit to its place uses the group) / (distance to that place in the walk): the
+//     reads saved per frame and time.
+//     The chance is an LFU's, touches that age; and what the token before used has another: of what one token uses, the
+//     next uses some again, more than its frequency says. How much more is measured as the run goes: 0 where routing has
+//     no memory, so that nothing is lost there. (policy_sim: where three in ten repeat, 14 to 21 % fewer reads than the
+//     best of LRU, CLOCK, LFU and aged LFU; without repetition within 2 % of the best of them.)
+//     Without the distance, equally likely groups leave just before their place comes as often as just after (policy_sim:
+//     1 to 4 % more reads), and a cycle is read whole.
 //  3. For a touch, when all else is in use: groups whose hint is open.
 // Sizes do not enter: a group of twice the frames costs twice the bytes to read again.
 #pragma once
@@ -58,7 +62,7 @@ class GroupResidency {
     // The read is given up: the group is absent, its frames are free. Not while it is touched.
     void abandon(uint32_t group) noexcept;
 
-    // Ages all touches, and cancels hints that are older than a token.
+    // Ages all touches, measures repetition, and cancels hints that are older than a token.
     void end_token() noexcept;
 
     // The capacity changes. Growing takes effect at once; when it shrinks, evicted() names what leaves, and what is in
@@ -86,7 +90,8 @@ class GroupResidency {
         bool reading = false;
         bool read_for_hint = false;  // and not touched since
         Hint hint = Hint::kNone;
-        uint64_t hinted_at = 0;  // token
+        uint64_t hinted_at = 0;   // token
+        uint64_t touched_at = 0;  // token; 0: never
         bool idle() const { return resident && !reading && holds == 0; }
     };
 
@@ -96,6 +101,9 @@ class GroupResidency {
     uint32_t victim() noexcept;
     uint32_t farthest_hinted() const noexcept;
     uint32_t least_of(size_t place) const noexcept;
+    double chance(uint32_t group) const noexcept;
+    void count_repetition(const State& s) noexcept;
+    void move_to(size_t place) noexcept;
     void evict(uint32_t group) noexcept;
     size_t distance(size_t place) const noexcept;
     void forget_hint(uint32_t group) noexcept;
@@ -108,8 +116,17 @@ class GroupResidency {
     size_t idle_frames_ = 0;         // evictable
     size_t hinted_idle_frames_ = 0;  // evictable by touches alone
     size_t here_ = 0;                // place of the last touch
-    uint64_t token_ = 0;
-    double one_touch_ = 1;           // what a touch adds to State::touches now
+    size_t passed_ = 0;              // places below it have been passed in this token
+    uint64_t token_ = 1;
+
+    // Sums over tokens, aged as State::touches.
+    double one_touch_ = 1;  // what a touch adds now
+    double tokens_ = 0;     // what a group has that every token touched
+    double touched_ = 0;    // groups touched, each once a token
+    double repeated_ = 0;   // of these, those that the token before had touched
+    double by_chance_ = 0;  // those that would have been, had frequency alone decided
+    // Chance that what a token used is used by the next because of that; from the three above, once a token.
+    double repetition_ = 0;
 
     std::vector<uint32_t> by_place_;        // groups, ordered by place
     std::vector<uint32_t> first_of_place_;  // places + 1 entries into by_place_

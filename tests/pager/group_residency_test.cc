@@ -67,6 +67,28 @@ TEST(GroupResidency, AgeingNeverEnds) {  // the scale is set back many times ove
     }
 }
 
+// Every other token repeats what the one before used, all groups being equally frequent.
+TEST(GroupResidency, WhereTokensRepeatWhatWasJustUsedStays) {
+    constexpr uint32_t kN = 100;
+    GroupResidency r(equal_groups(kN), 20);
+    std::mt19937 random(1);
+    uint32_t group = 0;
+    size_t repeats = 0, lost = 0;
+    for (int token = 0; token < 2000; ++token) {
+        if (token % 2 == 0)
+            group = static_cast<uint32_t>(random() % kN);
+        else if (token > 200) {
+            ++repeats;
+            // Another group comes first: what was just used must not make room for it.
+            use(&r, static_cast<uint32_t>(random() % kN));
+            lost += !r.resident(group);
+        }
+        use(&r, group);
+        r.end_token();
+    }
+    EXPECT_LE(lost * 50, repeats);
+}
+
 TEST(GroupResidency, OfEquallyLikelyGroupsTheFarthestInTheWalkLeaves) {
     GroupResidency r(equal_groups(4, 1, 4), 3);
     for (const uint32_t g : {0, 1, 2}) use(&r, g);
