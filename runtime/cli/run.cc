@@ -16,7 +16,9 @@
 #include <memory>
 #include <random>
 
+#include "pager/system.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
 #include "runtime/engine/activation_buffers.h"
@@ -75,31 +77,18 @@ std::string wrap_prompt(const GgufFile& file, const RunOptions& o, const std::st
     return wrap_chat(*family, o.system ? *o.system : default_system_prompt(*family, *jinja), prompt);
 }
 
-size_t choose_context(const RunOptions& o, const ModelConfig& config, const std::string& path) {
-    if (o.context == 0) return std::min(config.n_ctx_train, kDefaultContext);
-    if (o.context > config.n_ctx_train && !o.quiet) {
-        std::fprintf(stderr, "weir: warning: %s was trained on %zu tokens of context and -c asks for %zu: expect nonsense beyond\n",
-                     path.c_str(), config.n_ctx_train, o.context);
-    }
-    return o.context;
+void warn_of_context(const RunOptions& o, const ModelConfig& config) {
+    if (o.context <= config.n_ctx_train || o.quiet) return;
+    std::fprintf(stderr, "weir: warning: %s was trained on %zu tokens of context and -c asks for %zu: expect nonsense beyond\n",
+                 o.model.c_str(), config.n_ctx_train, o.context);
 }
 
 Budget choose_budget(const RunOptions& o, const GgufFile& file, const ModelConfig& config, size_t threads,
                      size_t kv_bytes, size_t activation_bytes) {
-    const ModelMap map = build_model_map(file, config, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
-    BudgetInput in;
-    in.mode = o.store.mode;
-    in.limits = read_memory_limits();
-    if (o.ram) in.ram = o.ram->of(in.limits.whole());
-    if (o.weights_ram) in.weights_ram = o.weights_ram->of(map.weights_bytes);
-    in.base = resident_now();
-    in.kv_cache = kv_bytes;
-    in.activations = activation_bytes;
-    in.weights = map.weights_bytes + (config.tied_head ? 0 : map.embedding->bytes);
-    in.threads = threads;
+    const ModelMap map = build_model_map(file, config, pager::page_size());
     if (o.store.mode == PagingMode::kMmap && (o.ram || o.weights_ram))
         std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
-    return divide_memory(in);
+    return divide_memory(budget_input(o, o.store.mode, map, config, threads, kv_bytes, activation_bytes));
 }
 
 int run(const RunOptions& o) {
@@ -117,7 +106,8 @@ int run(const RunOptions& o) {
     const std::vector<TokenId> prompt = tokenizer->encode(o.chat ? wrap_prompt(file, o, text) : text, true, true);
 
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
-    const size_t context = choose_context(o, config, o.model);
+    const size_t context = choose_context(o, config);
+    warn_of_context(o, config);
     if (prompt.size() > context)
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " + std::to_string(context) +
                     "; give a larger one (-c) or a shorter prompt");

@@ -9,8 +9,8 @@
 #include "pager/check.h"
 #include "pager/mapping.h"
 #include "pager/pager.h"
-#include "pager/residency_policy.h"
 #include "pager/system.h"
+#include "runtime/engine/paging_shape.h"
 #include "runtime/engine/store_base.h"
 #include "runtime/error.h"
 
@@ -50,32 +50,16 @@ pager::UffdSource uffd_source(const std::string& name) {
     ::_exit(1);
 }
 
-std::string mib(uint64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-    return text;
-}
-
 class PagedStore : public StoreBase {
   public:
     PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
         const size_t page = file_.granule();
-        const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : page;
-        extent_bytes_ = pager::choose_extent_bytes(options.frame_bytes, page, pmd);
-        frames_ = options.frame_bytes / extent_bytes_;
-        n_extents_ = (map_.image_bytes + extent_bytes_ - 1) / extent_bytes_;
-        frames_ = std::min(frames_, n_extents_ + kSpareFrames);
-        uint64_t longest_row = 0;
-        for (const PlacedTensor& t : map_.tensors)
-            longest_row = std::max<uint64_t>(longest_row, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
-        const size_t held = pager::held_extents(longest_row, extent_bytes_);
-        const size_t least = pager::least_frames(options.workers, held) + kSpareFrames;
-        if (frames_ < n_extents_ + kSpareFrames && frames_ < least) {
-            throw UsageError("the budget leaves " + mib(options.frame_bytes) + " for weights, and " +
-                             std::to_string(options.workers) + " threads need at least " + mib(least * extent_bytes_) +
-                             "; raise --ram or --weights-ram, or use fewer threads");
-        }
+        const PagingShape shape =
+            shape_paging(map_.image_bytes, longest_row_bytes(map_), options.frame_bytes, options.workers, page);
+        extent_bytes_ = shape.extent_bytes;
+        n_extents_ = shape.n_extents;
+        frames_ = shape.frames;
         std::vector<pager::ImageRange> ranges;
         for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
         pager::Layout layout = pager::cut_layout(ranges, extent_bytes_);
@@ -89,7 +73,7 @@ class PagedStore : public StoreBase {
 
         pager::PagerOptions o;
         o.workers = options.workers;
-        o.held_extents = held;
+        o.held_extents = shape.held;
         o.frames = frames_;
         o.gates = options.gates;
         o.install = install_rung(options.install);
@@ -172,9 +156,6 @@ class PagedStore : public StoreBase {
     }
 
   private:
-    // Staging that install by copy needs beyond what the walk holds.
-    static constexpr size_t kSpareFrames = 2;
-
     // Tells the pager which Extents a pass will touch; what was announced already is not said twice.
     void announce(uint64_t pass, bool with_head) {
         size_t& announced = announced_[pass - pass_];

@@ -95,6 +95,34 @@ TEST_F(Program, DoctorSaysWhatIsHere) {
     expect_refusal(weir({"doctor", "--frobnicate"}), 2, "frobnicate");
 }
 
+TEST_F(Program, PlanTellsWhatARunWillTake) {
+    const std::string model = path("model.gguf");
+    ASSERT_EQ(weir({"synth", "--shape", "1.1b", "--type", "q4_0", "--layers", "1", "--vocab", "2000", "-o", model}).status, 0);
+    const std::vector<std::string> common = {"plan", model, "-c", "64", "-b", "4", "-t", "2", "--device-gbps", "0.5"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), common.begin(), common.end());
+        return weir(std::move(more));
+    };
+    const Ended text = with({"--ram", "36M", "--tiers", "30,25"});
+    EXPECT_EQ(text.status, 0) << text.err;
+    for (const char* what : {"budget", "Expected:", "tokens/s", "quantised to", "Q2_K", "30 % for activations"})
+        EXPECT_THAT(text.out, HasSubstr(what));
+    const Ended machine = with({"--ram", "36M", "--json"});
+    ASSERT_EQ(machine.status, 0) << machine.err;
+    const json j = json::parse(machine.out);
+    EXPECT_EQ(j["plan"]["ram_bytes"], 36u << 20);
+    EXPECT_EQ(j["device"]["bytes_per_s"], 0.5e9);
+    EXPECT_GT(j["plan"]["bytes_read_per_token"], 0);
+    EXPECT_GT(j["plan"]["tokens_per_s"], 0);
+    EXPECT_GT(j["ram_for_all_bytes"], j["plan"]["ram_bytes"]);
+    EXPECT_FALSE(j["more_ram"].empty());
+    expect_refusal(with({"--ram", "8M"}), 2, "does not hold");
+    expect_refusal(with({"--tiers", "60"}), 2, "60,25");
+    expect_refusal(with({"--tiers", "60,50"}), 2, "60,25");
+    expect_refusal(with({"--kv-type", "q8"}), 2, "f16");
+    expect_refusal(weir({"plan", path("absent")}), 1, "absent");
+}
+
 TEST_F(Program, UsageErrors) {
     expect_refusal(weir({"frobnicate"}), 2, "frobnicate");
     expect_refusal(weir({"inspect"}), 2, "required");

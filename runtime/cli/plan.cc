@@ -1,0 +1,297 @@
+// `weir plan`: what a run with a budget will come to, before anything is loaded. Speeds are measured just before (a second
+// of reading the file, a second of computing), or the device's is given; everything else is the run's own arithmetic.
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+
+#include "pager/device_probe.h"
+#include "pager/system.h"
+#include "pager/uffd.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/format.h"
+#include "runtime/cli/plan_report.h"
+#include "runtime/cli/run_budget.h"
+#include "runtime/cli/terminal.h"
+#include "runtime/cli/whole_number.h"
+#include "runtime/engine/activation_buffers.h"
+#include "runtime/engine/kv_cache.h"
+#include "runtime/engine/paging_shape.h"
+#include "runtime/error.h"
+#include "runtime/model/gguf.h"
+#include "runtime/model/tokenizer.h"
+
+namespace weir {
+namespace {
+
+// The pager keeps 16 Extents in flight.
+constexpr size_t kDepth = 16;
+constexpr uint64_t kDeviceBytes = uint64_t{4} << 30;
+constexpr double kDeviceSeconds = 1;
+constexpr double kSecondsPerPart = 0.12;
+// Rows of the table, as shares of the budget.
+constexpr double kOtherBudgets[] = {0.5, 0.75, 1, 1.25, 1.5, 2};
+// What a matrix may be quantised to, finest first.
+constexpr kernels::Type kOtherTypes[] = {kernels::Type::kQ8_0, kernels::Type::kQ6_K, kernels::Type::kQ5_K,
+                                         kernels::Type::kQ4_K, kernels::Type::kQ3_K, kernels::Type::kQ2_K};
+constexpr size_t kMostOtherTypes = 3;
+// Times that the team meets in a pass: after each group of matrices and after attention; at its beginning and its end.
+constexpr size_t kMeetingsPerLayer = 5;
+constexpr size_t kMeetingsPerPass = 2;
+
+struct Options {
+    RunOptions run;
+    double device_gbps = 0;
+    std::optional<Tiers> tiers;
+    bool json = false;
+};
+
+// A line on the terminal that is written over until it is wiped.
+class Progress {
+  public:
+    ~Progress() { show(""); }
+    void show(const char* text) {
+        if (stderr_is_terminal()) std::fprintf(stderr, "\r\x1b[K%s", text);
+    }
+};
+
+Tiers parse_tiers(const std::string& text) {
+    Tiers tiers;
+    const char* const end = text.data() + text.size();
+    const auto [comma, error] = std::from_chars(text.data(), end, tiers.activations);
+    const bool first = error == std::errc() && comma != end && *comma == ',';
+    const auto [rest, second_error] = first ? std::from_chars(comma + 1, end, tiers.weights) : std::from_chars_result{comma, error};
+    if (!first || second_error != std::errc() || rest != end || !(tiers.activations > 0) || !(tiers.weights > 0) ||
+        tiers.activations + tiers.weights > 100)
+        throw UsageError("--tiers " + text + ": two shares of the budget in per cent, 100 together at most: 60,25");
+    return tiers;
+}
+
+double bits_per_element(std::span<const ComputePart> parts) {
+    double bits = 0, elements = 0;
+    for (const ComputePart& part : parts) {
+        bits += 8 * static_cast<double>(part.bytes);
+        elements += static_cast<double>(part.elements);
+    }
+    return elements > 0 ? bits / elements : 0;
+}
+
+double bits_of(kernels::Type type) {
+    const kernels::TypeTraits& t = kernels::traits(type);
+    return 8.0 * t.block_bytes / t.block_elements;
+}
+
+// The parts with every matrix that takes more bits than `type` quantised to it, where its rows allow.
+std::vector<ComputePart> at_type(std::vector<ComputePart> parts, kernels::Type type) {
+    const kernels::TypeTraits& t = kernels::traits(type);
+    std::vector<ComputePart> out;
+    for (ComputePart& part : parts) {
+        if (part.cols % t.block_elements == 0 && bits_of(part.type) > bits_of(type)) {
+            part.form = part.form == kernels::Activation::kF32 ? kernels::Activation::kInt8 : part.form;
+            part.type = type;
+            part.bytes = part.elements / t.block_elements * t.block_bytes;
+        }
+        const auto same = std::find_if(out.begin(), out.end(), [&](const ComputePart& o) { return o.type == part.type && o.form == part.form; });
+        if (same == out.end()) {
+            out.push_back(part);
+        } else {
+            same->bytes += part.bytes;
+            same->elements += part.elements;
+        }
+    }
+    return out;
+}
+
+uint64_t bytes_of(std::span<const ComputePart> parts) {
+    uint64_t bytes = 0;
+    for (const ComputePart& part : parts) bytes += part.bytes;
+    return bytes;
+}
+
+double seconds_of(std::span<const ComputePart> parts) {
+    double seconds = 0;
+    for (const ComputePart& part : parts) seconds += static_cast<double>(part.bytes) / part.bytes_per_s;
+    return seconds;
+}
+
+struct Alternative {
+    kernels::Type type;
+    std::vector<ComputePart> parts;
+};
+
+// The next types with fewer bits than the model has on average.
+std::vector<Alternative> finer_to_coarser(const std::vector<ComputePart>& parts) {
+    std::vector<Alternative> out;
+    const double bits = bits_per_element(parts);
+    for (const kernels::Type type : kOtherTypes)
+        if (out.size() < kMostOtherTypes && bits_of(type) < bits - 0.5) out.push_back({type, at_type(parts, type)});
+    return out;
+}
+
+// Fills the speed of every part, in one go over one stretch of memory. Returns the seconds that the team spends in
+// meetings while it computes a token.
+double measure_kernels(const kernels::KernelSet& kernels, size_t threads, size_t n_layers, uint64_t memory,
+                       std::vector<ComputePart>* parts, std::vector<Alternative>* alternatives) {
+    std::vector<ComputePart> all = *parts;
+    for (const Alternative& other : *alternatives) all.insert(all.end(), other.parts.begin(), other.parts.end());
+    Team team(threads);
+    const double meeting_s = probe_compute(kernels, team, {kSecondsPerPart, memory}, all);
+    auto from = all.begin();
+    const auto take = [&](std::vector<ComputePart>* to) {
+        std::copy_n(from, to->size(), to->begin());
+        from += static_cast<ptrdiff_t>(to->size());
+    };
+    take(parts);
+    for (Alternative& other : *alternatives) take(&other.parts);
+    return meeting_s * static_cast<double>(kMeetingsPerLayer * n_layers + kMeetingsPerPass);
+}
+
+// The first rung of userfaultfd decides how pages get into place; without one a run pages otherwise, or not at all.
+bool copies_pages(std::string* note) {
+    try {
+        if (pager::Uffd(pager::UffdSource::kAuto).has_move()) return false;
+        *note = "this kernel has no UFFDIO_MOVE: every byte that streams is copied once, which the figures leave out";
+        return true;
+    } catch (const std::runtime_error&) {
+        *note = "userfaultfd cannot be had here, and the plan is for paging by it: weir doctor says what to do";
+        return false;
+    }
+}
+
+void measure_device(const Options& options, const pager::File& file, uint64_t allowed, PlanReport* report) {
+    if (options.device_gbps > 0) {
+        report->device_bytes_per_s = options.device_gbps * 1e9;
+        report->device = "as given";
+        return;
+    }
+    const size_t depth = std::clamp<uint64_t>(allowed / (2u << 20), 1, kDepth);
+    const pager::DeviceSpeed speed = pager::probe_device(file, depth, kDeviceBytes, kDeviceSeconds);
+    report->device_bytes_per_s = speed.bytes_per_s;
+    report->device = std::string("measured: ") + std::to_string(speed.depth) + " reads of " + format_bytes(speed.read_bytes) +
+                     " at once, " + (file.direct() ? "direct" : "through the page cache");
+}
+
+TiersOutcome try_tiers(const Tiers& tiers, PlanInput input, uint64_t kv_bytes_per_token) {
+    TiersOutcome out;
+    out.tiers = tiers;
+    const auto part = [&](double percent) { return static_cast<uint64_t>(static_cast<double>(*input.budget.ram) * percent / 100); };
+    out.activations_bytes = part(tiers.activations);
+    out.weights_bytes = part(tiers.weights);
+    const uint64_t work = input.budget.activations;
+    out.context = out.activations_bytes <= work ? 0 : (out.activations_bytes - work) / kv_bytes_per_token;
+    input.budget.weights_ram = out.weights_bytes;
+    if (input.budget.kv_cache + work <= out.activations_bytes) out.plan = plan_at(input, *input.budget.ram);
+    return out;
+}
+
+int plan(const Options& options) {
+    const RunOptions& o = options.run;
+    const char* const forced = std::getenv("WEIR_KERNELS");
+    const kernels::KernelSet* const kernels = kernels::select_kernels(forced);
+    if (kernels == nullptr) throw UsageError(std::string("WEIR_KERNELS=") + forced + ": unknown, or not for this CPU");
+
+    // As a run begins, so that as much is resident when the budget is divided.
+    const GgufFile file = GgufFile::open(o.model);
+    const ModelConfig config = read_config(file);
+    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file, "");
+    const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
+    const size_t context = choose_context(o, config);
+    const pager::File weights = [&] {
+        try {
+            return pager::File::open(o.model, pager::IoMode::kAuto);
+        } catch (const std::runtime_error& error) {
+            throw Error(error.what());
+        }
+    }();
+    const ModelMap map = build_model_map(file, config, weights.granule());
+
+    PlanReport report;
+    PlanInput in;
+    const BufferShape shape = {o.batch, 1, context, threads};
+    in.budget = budget_input(o, PagingMode::kUffd, map, config, threads, KvCache::bytes(config, o.kv_type, context),
+                             ActivationBuffers::bytes(config, shape));
+    if (!in.budget.ram) in.budget.ram = in.budget.limits.sensible();
+    in.image_bytes = map.image_bytes;
+    in.longest_row_bytes = longest_row_bytes(map);
+    in.row_bytes = config.tied_head ? 0 : kernels::row_bytes(map.embedding->type, map.embedding->dims[0]);
+    in.granule = weights.granule();
+    in.copies = copies_pages(&report.note);
+    (void)make_plan(in);  // a budget that does not do is told before anything is measured
+
+    Progress progress;
+    const uint64_t allowed = in.budget.limits.sensible() / 4;
+    progress.show("reading the model file for a second");
+    try {
+        measure_device(options, weights, allowed, &report);
+    } catch (const std::runtime_error& error) {
+        throw Error(error.what());
+    }
+    in.device_bytes_per_s = report.device_bytes_per_s;
+
+    progress.show("computing for a second");
+    report.parts = compute_parts(map, o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product());
+    std::vector<Alternative> alternatives = finer_to_coarser(report.parts);
+    const double meetings_s =
+        measure_kernels(*kernels, threads, config.n_layers, probe_memory(allowed), &report.parts, &alternatives);
+    in.compute_s = seconds_of(report.parts) + meetings_s;
+    report.compute_bytes_per_s = static_cast<double>(bytes_of(report.parts)) / seconds_of(report.parts);
+
+    report.plan = make_plan(in);
+    report.ram_for_all = ram_for_all(in);
+    for (const double times : kOtherBudgets) {
+        const auto ram = static_cast<uint64_t>(static_cast<double>(*in.budget.ram) * times);
+        report.more_ram.push_back({format_bytes(ram), plan_at(in, ram)});
+        if (ram > report.ram_for_all) break;
+    }
+    for (const Alternative& other : alternatives) {
+        const double share = static_cast<double>(bytes_of(other.parts)) / static_cast<double>(bytes_of(report.parts));
+        report.fewer_bits.push_back({kernels::traits(other.type).name,
+                                     plan_at(with_weights(in, share, seconds_of(other.parts) + meetings_s), *in.budget.ram)});
+    }
+    if (options.tiers) report.tiers = try_tiers(*options.tiers, in, KvCache::bytes(config, o.kv_type, 1));
+
+    report.model = o.model;
+    report.shape = std::to_string(config.n_layers) + " layers of " + std::to_string(config.dim);
+    report.weights_bytes = map.weights_bytes + in.row_bytes;
+    report.threads = threads;
+    report.context = context;
+    report.batch = o.batch;
+    report.kernels = std::string(kernels->name) + ", measured with " + std::to_string(threads) + " threads";
+    progress.show("");
+    write_stdout(options.json ? plan_json(report) : plan_text(report));
+    return 0;
+}
+
+}  // namespace
+
+Command add_plan(CLI::App& app) {
+    const auto options = std::make_shared<Options>();
+    RunOptions& run = options->run;
+    CLI::App* command = app.add_subcommand("plan", "what a run will come to: memory, reads, tokens/s, and what would help");
+    command->add_option("model,-m,--model", run.model, "GGUF file")->required()->type_name("FILE");
+    command->add_option_function<std::string>("--ram", [&run](const std::string& text) { run.ram = parse_size(text, "--ram"); },
+                                              "budget of the whole process (default: 80 % of what is available)")->type_name("SIZE|N%");
+    command->add_option("-c,--ctx-size", run.context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")
+        ->check(whole_number(0, 1 << 24));
+    command->add_option("-t,--threads", run.threads, "decode threads (default: physical cores)")->check(whole_number(1, 256));
+    command->add_option("-b,--batch-size", run.batch, "tokens of the prompt computed together at most; a shorter prompt takes less memory")
+        ->capture_default_str()->check(whole_number(1, 512));
+    command->add_option_function<std::string>("--kv-type", [&run](const std::string& text) {
+        if (text != "f16" && text != "f32") throw CLI::ValidationError("--kv-type", text + " is none of f16|f32");
+        run.kv_type = text == "f16" ? KvType::kF16 : KvType::kF32;
+    }, "of the KV cache (default: f16)")->type_name("f16|f32");
+    command->add_option_function<std::string>("--tiers", [options](const std::string& text) { options->tiers = parse_tiers(text); },
+                                              "shares of the budget in per cent for activations with the KV cache and for weights: what that would cost")
+        ->type_name("A,W");
+    command->add_option("--device-gbps", options->device_gbps, "speed of the device in GB/s (default: measured on the file)")
+        ->check(CLI::Range(0.001, 1000.0));
+    command->add_flag("--json", options->json, "one JSON object instead of text");
+    return [options] { return plan(*options); };
+}
+
+}  // namespace weir

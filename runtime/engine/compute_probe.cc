@@ -1,0 +1,124 @@
+#include "runtime/engine/compute_probe.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "kernels/quantize_weights.h"
+#include "pager/mapping.h"
+#include "pager/system.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using kernels::Activation;
+
+// As in the forward pass: what a worker takes at a time.
+constexpr size_t kUnitBytes = 64 << 10;
+constexpr size_t kRowTile = 8;
+constexpr size_t kMeetings = 20;
+constexpr double kMeetingSeconds = 0.005;
+// A cache that the machine does not tell of is taken to have 32 MiB.
+constexpr uint64_t kUsualCache = 32u << 20;
+constexpr uint64_t kCacheShare = 4;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+// The form in which a matrix of the walk meets its input, by its place in the model.
+Activation form_of(const std::string& name, const ActivationForms& forms) {
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    if (has("attn_output")) return forms.attn_out;
+    if (has("attn_")) return forms.attn_in;
+    if (has("ffn_down")) return forms.ffn_down;
+    if (has("ffn_")) return forms.ffn_in;
+    return forms.head;
+}
+
+// Rows of random weights, one quantised and the others the same, which a kernel cannot tell.
+size_t fill(const pager::Mapping& memory, kernels::Type type, size_t cols) {
+    const size_t row_bytes = kernels::row_bytes(type, cols);
+    const size_t rows = std::max<size_t>(1, memory.bytes() / row_bytes);
+    std::vector<float> row(cols);
+    uint32_t x = 1;
+    for (float& value : row) {
+        x = x * 1664525u + 1013904223u;
+        value = (static_cast<float>(x >> 8) / static_cast<float>(1 << 24) - 0.5f) * 0.04f;
+    }
+    kernels::quantize_weights(type, row.data(), memory.base(), cols);
+    for (size_t r = 1; r < rows; ++r) std::memcpy(memory.base() + r * row_bytes, memory.base(), row_bytes);
+    return rows;
+}
+
+double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mapping& memory, const ComputePart& part,
+               double seconds) {
+    const size_t row_bytes = kernels::row_bytes(part.type, part.cols);
+    const size_t rows = fill(memory, part.type, part.cols);
+    const size_t fit = std::max<size_t>(1, kUnitBytes / row_bytes);
+    const size_t unit = std::min(rows, fit < kRowTile ? fit : fit / kRowTile * kRowTile);
+    const size_t units = rows / unit;
+    const std::vector<float> input(part.cols, 0.5f);
+    std::vector<std::byte> packed(kernels::activation_bytes(part.form, part.cols));
+    kernels.quantize(part.form, input.data(), part.cols, packed.data());
+
+    std::atomic<size_t> ticket{0};
+    const auto begin = Clock::now();
+    team.run([&](size_t) {
+        std::vector<float> y(unit);
+        while (seconds_since(begin) < seconds) {
+            const size_t at = ticket.fetch_add(1, std::memory_order_relaxed) % units;
+            kernels.matmul(part.type, part.form, memory.base() + at * unit * row_bytes, unit, part.cols, packed.data(),
+                           packed.size(), 1, y.data(), unit);
+        }
+    });
+    return static_cast<double>(ticket.load() * unit * row_bytes) / seconds_since(begin);
+}
+
+}  // namespace
+
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms) {
+    std::vector<ComputePart> parts;
+    for (const PlacedTensor& placed : map.tensors) {
+        const GgufTensor& t = *placed.tensor;
+        const size_t cols = t.dims[0];
+        const Activation form = kernels::activation_for(t.type, cols, form_of(t.name, forms));
+        auto it = std::find_if(parts.begin(), parts.end(), [&](const ComputePart& p) { return p.type == t.type && p.form == form; });
+        if (it == parts.end()) it = parts.insert(parts.end(), {t.type, form, cols, 0, 0, 0});
+        it->cols = std::max(it->cols, cols);
+        it->bytes += t.bytes;
+        it->elements += t.rows() * cols;
+    }
+    std::sort(parts.begin(), parts.end(), [](const ComputePart& a, const ComputePart& b) { return a.bytes > b.bytes; });
+    return parts;
+}
+
+uint64_t probe_memory(uint64_t allowed) {
+    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const uint64_t wanted = kCacheShare * (cache > 0 ? static_cast<uint64_t>(cache) : kUsualCache);
+    return std::min(wanted, allowed);
+}
+
+double probe_compute(const kernels::KernelSet& kernels, Team& team, const ComputeProbeOptions& options,
+                     std::span<ComputePart> parts) {
+    size_t longest_row = 1;
+    for (const ComputePart& part : parts) longest_row = std::max(longest_row, kernels::row_bytes(part.type, part.cols));
+    // Huge pages, as the frames are.
+    const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : pager::page_size();
+    const pager::Mapping memory(pager::align_up(std::max<uint64_t>(options.memory, longest_row), pmd), pmd, true, "kernel probe");
+    for (ComputePart& part : parts) part.bytes_per_s = measure(kernels, team, memory, part, options.seconds_per_part);
+
+    const auto begin = Clock::now();
+    size_t meetings = 0;
+    do {  // on a busy machine one meeting may take a scheduler's turn
+        team.run([&](size_t) {
+            for (size_t i = 0; i < kMeetings; ++i) team.barrier();
+        });
+        meetings += kMeetings;
+    } while (seconds_since(begin) < kMeetingSeconds);
+    return seconds_since(begin) / static_cast<double>(meetings);
+}
+
+}  // namespace weir

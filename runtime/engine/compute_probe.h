@@ -1,0 +1,44 @@
+// How fast this machine decodes when no weight has to be waited for: the matrix kernels on memory that no cache holds,
+// with the run's own number of threads. A second of work, for `weir plan`.
+//
+// Called by one thread, which owns the team for the time of the probe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/engine/forward.h"
+#include "runtime/engine/team.h"
+#include "runtime/model/model_map.h"
+
+namespace weir {
+
+// A kind of matrix product of the walk: weights of one type that meet activations of one form.
+struct ComputePart {
+    kernels::Type type = kernels::Type::kF32;
+    kernels::Activation form = kernels::Activation::kF32;
+    size_t cols = 0;            // of the largest such matrix
+    uint64_t bytes = 0;         // of all such matrices of one pass
+    uint64_t elements = 0;
+    double bytes_per_s = 0;     // filled by the probe
+};
+
+// The parts of one token's walk, largest first.
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms);
+
+struct ComputeProbeOptions {
+    double seconds_per_part = 0.15;
+    uint64_t memory = 128u << 20; // that the probe may take; see probe_memory()
+};
+
+// Several times the last cache, as far as `allowed` bytes go.
+uint64_t probe_memory(uint64_t allowed);
+
+// Fills bytes_per_s of each part. Returns the seconds that one meeting of the team takes.
+double probe_compute(const kernels::KernelSet& kernels, Team& team, const ComputeProbeOptions& options,
+                     std::span<ComputePart> parts);
+
+}  // namespace weir

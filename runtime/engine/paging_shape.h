@@ -1,0 +1,27 @@
+// How weights are cut into Extents and how many of them the frames hold: the numbers that the paged store runs with and
+// that `weir plan` tells beforehand, from one place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/model/model_map.h"
+
+namespace weir {
+
+struct PagingShape {
+    size_t extent_bytes = 0;
+    size_t n_extents = 0;
+    size_t frames = 0;  // at most what holds every Extent and the staging of install by copy
+    size_t held = 0;    // Extents that a worker may hold at a time
+};
+
+// frame_bytes: what frames may take. granule: of reads. Throws UsageError with figures where that is too little for the
+// workers to walk at all.
+PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row_bytes, uint64_t frame_bytes, size_t workers,
+                         size_t granule);
+
+// Bytes of the longest row in the walk: it is read in one piece.
+uint64_t longest_row_bytes(const ModelMap& map);
+
+}  // namespace weir

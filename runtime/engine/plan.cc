@@ -1,0 +1,69 @@
+#include "runtime/engine/plan.h"
+
+#include <algorithm>
+
+#include "pager/residency_policy.h"
+#include "runtime/engine/paging_shape.h"
+#include "runtime/error.h"
+
+namespace weir {
+
+const char* bound_name(Bound bound) { return bound == Bound::kCompute ? "compute" : "disk"; }
+
+Plan make_plan(const PlanInput& in) {
+    Plan plan;
+    plan.budget = divide_memory(in.budget);
+    const PagingShape shape =
+        shape_paging(in.image_bytes, in.longest_row_bytes, plan.budget.frames, in.budget.threads, in.granule);
+    const pager::Residency residency =
+        pager::choose_residency(shape.n_extents, shape.frames, in.budget.threads, in.copies, shape.held);
+    plan.extent_bytes = shape.extent_bytes;
+    // The last Extent of the image is as a rule not full: what is pinned is never more than there is.
+    plan.resident_bytes = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
+    plan.ring_bytes = residency.ring * shape.extent_bytes;
+    plan.streamed_bytes = in.image_bytes - plan.resident_bytes + in.row_bytes;
+    plan.compute_s = in.compute_s;
+    plan.read_s = in.device_bytes_per_s > 0 ? static_cast<double>(plan.streamed_bytes) / in.device_bytes_per_s : 0;
+    plan.bound = plan.read_s > plan.compute_s ? Bound::kDevice : Bound::kCompute;
+    const double token_s = std::max(plan.read_s, plan.compute_s);
+    plan.tokens_per_s = token_s > 0 ? 1 / token_s : 0;
+    const double pass_s = in.device_bytes_per_s > 0 ? static_cast<double>(in.image_bytes) / in.device_bytes_per_s : 0;
+    plan.first_token_s = std::max(pass_s, plan.compute_s);
+    return plan;
+}
+
+std::optional<Plan> plan_at(PlanInput input, uint64_t ram) {
+    input.budget.ram = ram;
+    try {
+        return make_plan(input);
+    } catch (const UsageError&) {
+        return std::nullopt;
+    }
+}
+
+uint64_t ram_for_all(const PlanInput& input) {
+    PlanInput in = input;
+    in.budget.weights_ram.reset();
+    const auto everything_stays = [&](uint64_t ram) {
+        const std::optional<Plan> plan = plan_at(in, ram);
+        return plan && plan->resident_bytes == in.image_bytes;
+    };
+    uint64_t enough = in.image_bytes + in.budget.base + in.budget.kv_cache + in.budget.activations;
+    while (!everything_stays(enough)) enough += enough / 8 + 1;
+    uint64_t least = 0;
+    while (enough - least > (uint64_t{1} << 20)) {  // to a MiB
+        const uint64_t middle = least + (enough - least) / 2;
+        (everything_stays(middle) ? enough : least) = middle;
+    }
+    return enough;
+}
+
+PlanInput with_weights(PlanInput input, double share, double compute_s) {
+    input.image_bytes = static_cast<uint64_t>(static_cast<double>(input.image_bytes) * share);
+    input.longest_row_bytes = static_cast<uint64_t>(static_cast<double>(input.longest_row_bytes) * share);
+    input.row_bytes = static_cast<uint64_t>(static_cast<double>(input.row_bytes) * share);
+    input.compute_s = compute_s;
+    return input;
+}
+
+}  // namespace weir
