@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "pager/check.h"
 #include "pager/memory_nodes.h"
 #include "pager/system.h"
 
@@ -17,54 +18,131 @@
 namespace weir::pager {
 namespace {
 
-// Bytes populated between two looks at the stop flag and two steps of progress: large enough to be cheap, small enough
-// that the first read does not wait (32 MiB take 3 to 8 ms).
+// Bytes populated between two looks at orders and two steps of progress: large enough to be cheap, small enough that the
+// first read does not wait (32 MiB take 3 to 8 ms).
 constexpr size_t kStretch = 32u << 20;
 
 }  // namespace
 
-FramePool::FramePool(size_t n_frames, size_t frame_bytes, Uffd* uffd, std::function<void()> on_progress)
-    : n_frames_(n_frames), frame_bytes_(frame_bytes), uffd_(uffd), on_progress_(std::move(on_progress)) {
+void FramePool::Belt::push(uint32_t frame) noexcept {
+    const uint64_t at = put.load(std::memory_order_relaxed);
+    frames[at % frames.size()] = frame;
+    put.store(at + 1, std::memory_order_release);  // acquire in pop()
+}
+
+bool FramePool::Belt::pop(uint32_t* frame) noexcept {
+    const uint64_t at = taken.load(std::memory_order_relaxed);
+    if (at == put.load(std::memory_order_acquire)) return false;
+    *frame = frames[at % frames.size()];
+    taken.store(at + 1, std::memory_order_relaxed);
+    return true;
+}
+
+FramePool::FramePool(size_t room, size_t wanted, size_t frame_bytes, Uffd* uffd, std::function<void()> on_progress)
+    : room_(room), frame_bytes_(frame_bytes), uffd_(uffd), on_progress_(std::move(on_progress)), wanted_(wanted) {
+    CHECK(wanted <= room);
     const size_t pmd = pmd_page_size();
     const bool huge = frame_bytes % pmd == 0;
     // A frame is a multiple of the granule of reads, which asks the same of memory.
-    mapping_ = Mapping(n_frames * frame_bytes, huge ? pmd : std::min(frame_bytes, pmd), huge, "frames");
+    mapping_ = Mapping(room * frame_bytes, huge ? pmd : std::min(frame_bytes, pmd), huge, "frames");
     // Advice: where it is refused, the kernel places the frames by itself.
     (void)interleave(mapping_.base(), mapping_.bytes(), nodes_for_frames(numa_nodes(), own_cpus()));
-    thread_ = std::jthread([this](const std::stop_token& stop) { populate(stop); });
+    populated_.frames.resize(room);
+    given_.frames.resize(room);
+    states_.assign(room, kFresh);
+    thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
 }
 
 FramePool::~FramePool() {
     thread_.request_stop();
+    wake();
     if (thread_.joinable()) thread_.join();
 }
 
-void FramePool::populate(const std::stop_token& stop) {
+bool FramePool::take(uint32_t* frame) noexcept { return populated_.pop(frame); }
+
+void FramePool::give(uint32_t frame) noexcept {
+    given_.push(frame);
+    wake();
+}
+
+void FramePool::want(size_t n) noexcept {
+    CHECK(n <= room_);
+    wanted_.store(n, std::memory_order_relaxed);
+    error_.store(0, std::memory_order_relaxed);
+    wake();
+}
+
+void FramePool::wake() noexcept {
+    orders_.fetch_add(1, std::memory_order_release);  // acquire in serve()
+    orders_.notify_one();
+}
+
+void FramePool::serve(const std::stop_token& stop) {
     ::pthread_setname_np(::pthread_self(), "weir-frames");
-    const size_t step = std::max<size_t>(1, kStretch / frame_bytes_);
-    for (size_t done = 0; done < n_frames_ && !stop.stop_requested();) {
-        const size_t n = std::min(step, n_frames_ - done);
-        int error = 0;
-        while (::madvise(frame(done), n * frame_bytes_, MADV_POPULATE_WRITE) != 0) {
-            if (errno == EINTR || errno == EAGAIN) continue;
-            error = errno;
-            break;
+    while (!stop.stop_requested()) {
+        const uint32_t seen = orders_.load(std::memory_order_acquire);
+        uint32_t given;
+        while (given_.pop(&given)) {  // first: what is given back may be what a limit waits for
+            // Fails only for a range that is not mapped, and this one is.
+            (void)::madvise(frame(given), frame_bytes_, MADV_DONTNEED);
+            states_[given] = uffd_ != nullptr ? kHollow : kFresh;
+            first_empty_ = std::min<size_t>(first_empty_, given);
+            backed_.fetch_sub(1, std::memory_order_release);
         }
-        if (error == EINVAL) {  // a kernel before 5.14: touch every page
-            for (size_t at = 0; at < n * frame_bytes_; at += kernel_page_size())
-                static_cast<volatile std::byte*>(frame(done))[at] = std::byte{0};
-            error = 0;
-        }
-        if (error == 0 && uffd_ != nullptr) error = -uffd_->register_range(frame(done), n * frame_bytes_);
-        if (error != 0) {
-            error_.store(error, std::memory_order_release);
+        if (populate_stretch()) {
             on_progress_();
-            return;
+            continue;
         }
-        done += n;
-        populated_.store(done, std::memory_order_release);  // acquire in populated()
-        on_progress_();
+        orders_.wait(seen, std::memory_order_acquire);
     }
+}
+
+// True where something was done, or has failed just now.
+bool FramePool::populate_stretch() noexcept {
+    const size_t backed = backed_.load(std::memory_order_relaxed);
+    const size_t wanted = wanted_.load(std::memory_order_relaxed);
+    if (backed >= wanted || error_.load(std::memory_order_relaxed) != 0) return false;
+    while (first_empty_ < room_ && states_[first_empty_] == kBacked) ++first_empty_;
+    const size_t limit = std::min({wanted - backed, std::max<size_t>(1, kStretch / frame_bytes_), room_ - first_empty_});
+    size_t n = 0;
+    while (n < limit && states_[first_empty_ + n] == states_[first_empty_]) ++n;
+    const int error = populate(first_empty_, n);
+    if (error != 0) {
+        error_.store(error, std::memory_order_release);
+        return true;
+    }
+    backed_.fetch_add(n, std::memory_order_release);
+    for (size_t i = 0; i < n; ++i) {
+        states_[first_empty_ + i] = kBacked;
+        populated_.push(static_cast<uint32_t>(first_empty_ + i));
+    }
+    return true;
+}
+
+// Gives memory to frames of one state. 0 or the errno; what memory a part of them got is given back then.
+int FramePool::populate(size_t first, size_t n) noexcept {
+    std::byte* const begin = frame(first);
+    const size_t bytes = n * frame_bytes_;
+    if (states_[first] == kHollow) {
+        const int error = -uffd_->unregister_range(begin, bytes);
+        if (error != 0) return error;
+    }
+    int error = 0;
+    while (::madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+        if (errno == EINTR || errno == EAGAIN) continue;
+        error = errno;
+        break;
+    }
+    if (error == EINVAL) {  // a kernel before 5.14: touch every page
+        for (size_t at = 0; at < bytes; at += kernel_page_size()) static_cast<volatile std::byte*>(begin)[at] = std::byte{0};
+        error = 0;
+    }
+    if (error == 0 && uffd_ != nullptr) error = -uffd_->register_range(begin, bytes);
+    if (error == 0) return 0;
+    (void)::madvise(begin, bytes, MADV_DONTNEED);
+    for (size_t i = 0; i < n; ++i) states_[first + i] = kFresh;
+    return error;
 }
 
 }  // namespace weir::pager

@@ -1,10 +1,14 @@
 // The frames: anonymous buffers of one Extent each, that reads land in and that installing moves into the Region. The
-// pool is the budget: it is mapped whole, populated once and never freed while the pager lives. Frames of a PMD's size
-// are transparent huge pages, which move as one.
+// pool is the budget: as many frames as wanted() says hold memory, and memory goes back to the kernel only when fewer are
+// wanted. Frames of a PMD's size are transparent huge pages, which move as one.
 //
-// A thread of the pool's own populates the frames in order while the first reads are already under way; the pager uses
-// what populated() says is there. Evicting moves pages back into the pool, so each stretch is registered on the uffd as
-// soon as it is populated.
+// States of a frame. Address space is there for `room` frames from the start:
+//     fresh --populated, registered--> backed --give()--> hollow --unregistered, populated, registered--> backed
+// A frame is the pool's own while it is fresh or hollow, and the pager's from take() to give(). Evicting moves pages back
+// into frames, so they are registered on the uffd once populated; populating a registered one would be a fault of its own.
+//
+// A thread of the pool's own populates frames while reads are already under way, and gives memory back: neither may hold
+// up the pager, which neither locks nor allocates. take(), give() and want() belong to the pager thread.
 #pragma once
 
 #include <atomic>
@@ -12,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "pager/mapping.h"
 #include "pager/system.h"
@@ -21,36 +26,64 @@ namespace weir::pager {
 
 class FramePool {
   public:
-    // Maps n frames. Throws std::runtime_error. on_progress: called on the populating thread after each stretch.
-    FramePool(size_t n_frames, size_t frame_bytes, Uffd* uffd, std::function<void()> on_progress);
+    // Maps `room` frames and begins to populate `wanted` of them. uffd: where frames are registered, or nullptr.
+    // on_progress: called on the pool's thread after each stretch. Throws std::runtime_error.
+    FramePool(size_t room, size_t wanted, size_t frame_bytes, Uffd* uffd, std::function<void()> on_progress);
     // Stops populating and unmaps. No read may be in flight into a frame.
     ~FramePool();
     FramePool(const FramePool&) = delete;
     FramePool& operator=(const FramePool&) = delete;
 
-    size_t size() const { return n_frames_; }
+    size_t room() const { return room_; }
     std::byte* frame(size_t i) const { return mapping_.base() + i * frame_bytes_; }
     bool contains(uintptr_t address) const {
-        return address - reinterpret_cast<uintptr_t>(mapping_.base()) < n_frames_ * frame_bytes_;
+        return address - reinterpret_cast<uintptr_t>(mapping_.base()) < room_ * frame_bytes_;
     }
 
-    // Frames [0, populated()) may be used. Release order: a frame counted here is mapped and registered.
-    size_t populated() const noexcept { return populated_.load(std::memory_order_acquire); }
-    // 0, or the errno with which populating ended before the last frame.
+    // A frame that was populated since; false where there is none.
+    bool take(uint32_t* frame) noexcept;
+    // The frame's memory goes back to the kernel. Nothing may be in flight into it, and no page of it in the Region.
+    void give(uint32_t frame) noexcept;
+    // How many frames should hold memory from now on. More are populated in the background; of fewer the pager gives.
+    void want(size_t n) noexcept;
+
+    // Frames that hold memory now, taken or not.
+    size_t backed() const noexcept { return backed_.load(std::memory_order_acquire); }
+    // 0, or the errno that keeps the pool from populating all that is wanted; want() tries again.
     int error() const noexcept { return error_.load(std::memory_order_acquire); }
     // Bytes of the frames that huge pages back at this moment, by smaps: milliseconds.
     uint64_t huge_bytes() const noexcept { return anon_huge_bytes(mapping_.base(), mapping_.bytes()); }
 
   private:
-    void populate(const std::stop_token& stop);
+    // Frame numbers on their way from one thread to the other. Each frame is in one of the two belts at most, so a belt of
+    // `room` places is never full.
+    struct Belt {
+        std::vector<uint32_t> frames;
+        std::atomic<uint64_t> put{0};    // release by the one who puts
+        std::atomic<uint64_t> taken{0};  // used by the one who takes alone
+        void push(uint32_t frame) noexcept;
+        bool pop(uint32_t* frame) noexcept;
+    };
+    enum State : uint8_t { kFresh, kHollow, kBacked };
 
-    size_t n_frames_;
+    void serve(const std::stop_token& stop);
+    bool populate_stretch() noexcept;
+    int populate(size_t first, size_t n) noexcept;
+    void wake() noexcept;
+
+    size_t room_;
     size_t frame_bytes_;
     Uffd* uffd_;
     std::function<void()> on_progress_;
     Mapping mapping_;
-    std::atomic<size_t> populated_{0};
+    Belt populated_;                   // to the pager
+    Belt given_;                       // from the pager
+    std::atomic<size_t> wanted_;
+    std::atomic<size_t> backed_{0};
     std::atomic<int> error_{0};
+    std::atomic<uint32_t> orders_{0};  // counts what the pool's thread has to look at
+    std::vector<State> states_;        // the pool's thread alone
+    size_t first_empty_ = 0;           // no frame before it is empty
     std::jthread thread_;
 };
 

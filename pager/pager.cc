@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include "pager/check.h"
 #include "pager/pager_loop.h"
 #include "pager/pager_shared.h"
+#include "pager/watchdog.h"
 
 namespace weir::pager {
 namespace {
@@ -42,6 +44,16 @@ uint64_t thread_cpu_us(std::jthread& thread) {
     return static_cast<uint64_t>(t.tv_sec) * 1'000'000 + static_cast<uint64_t>(t.tv_nsec) / 1000;
 }
 
+// Somebody waits for the pager, for as long as this lives.
+class Waiting {
+  public:
+    explicit Waiting(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
+    ~Waiting() { count_.fetch_sub(1, std::memory_order_relaxed); }
+
+  private:
+    std::atomic<uint32_t>& count_;
+};
+
 }  // namespace
 
 Pager::Pager() = default;
@@ -56,19 +68,32 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
     shared->event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (shared->event_fd < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));
     Pager* const self = pager.get();
+    pager->on_notice_ = std::move(options.on_notice);
+    Watchdog::Hooks hooks;
+    hooks.ping = [self] { self->kick(); };
+    hooks.faults_wait = [self] { return self->loop_->faults_wait(); };
+    hooks.tick = [self] { self->look_after(); };
+    hooks.on_stuck = options.on_unanswerable;
+    hooks.on_notice = [self](const char* text) {
+        if (self->on_notice_) self->on_notice_(text);
+    };
+    const Patience patience = options.patience;
     pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
     pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });
     shared->started.wait(0, std::memory_order_acquire);
     if (shared->started.load(std::memory_order_acquire) < 0) throw std::runtime_error(shared->failure_text);
+    pager->watchdog_ = std::make_unique<Watchdog>(shared, patience.stuck_ms, patience.slow_ms, std::move(hooks));
     return pager;
 }
 
 Pager::~Pager() {
     if (thread_.joinable()) {
+        const Waiting waiting(shared_->waiting);
         shared_->stop.store(true, std::memory_order_release);
         kick();
         thread_.join();
     }
+    watchdog_.reset();
     loop_.reset();
     if (shared_ && shared_->event_fd >= 0) ::close(shared_->event_fd);
 }
@@ -104,6 +129,7 @@ bool Pager::read_small(std::span<const SmallRead> reads) noexcept {
         }
     }
     kick();
+    const Waiting waiting(shared_->waiting);
     for (;;) {
         const uint32_t done = shared_->small_done.load(std::memory_order_acquire);
         if (failed()) return false;
@@ -124,6 +150,7 @@ bool Pager::acquire(size_t worker, size_t first, size_t last) noexcept {
 bool Pager::wait_present(size_t worker, size_t extent) noexcept {
     WorkerSlot& slot = shared_->workers[worker];
     std::atomic<uint32_t>& word = shared_->states[extent];
+    const Waiting waiting(shared_->waiting);
     slot.waits.fetch_add(1, std::memory_order_relaxed);
     const auto begin = std::chrono::steady_clock::now();
     bool present = false;
@@ -150,6 +177,23 @@ void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
         kick();
 }
 
+// The watchdog's thread, every 100 ms: fallbacks that were taken since, once each.
+void Pager::look_after() {
+    const Counters& c = shared_->counters;
+    const auto say = [&](unsigned bit, uint64_t count, const std::string& text) {
+        if (count == 0 || (said_ & bit) != 0) return;
+        said_ |= bit;
+        if (on_notice_) on_notice_(text.c_str());
+    };
+    constexpr auto relaxed = std::memory_order_relaxed;
+    say(1, c.buffered_rereads.load(relaxed),
+        "a read failed twice and is repeated through the page cache: the storage may be failing");
+    say(2, c.copied_moves.load(relaxed) + c.hollow_frames.load(relaxed),
+        std::string("pages could not be moved (") + std::strerror(c.move_error.load(relaxed)) + "): going on by copying them");
+    say(4, c.restored.load(relaxed),
+        "the userfaultfd was closed by another part of the process: going on with a second descriptor");
+}
+
 uint64_t Pager::huge_bytes() const { return loop_->huge_bytes(); }
 
 bool Pager::failed() const noexcept { return shared_->failed.load(std::memory_order_acquire); }
@@ -167,6 +211,12 @@ PagerStats Pager::stats() const {
     s.dropped = c.dropped.load(relaxed);
     s.busy_retries = c.busy_retries.load(relaxed);
     s.lost_plans = c.lost_plans.load(relaxed);
+    s.read_retries = c.read_retries.load(relaxed);
+    s.buffered_rereads = c.buffered_rereads.load(relaxed);
+    s.read_pauses = c.read_pauses.load(relaxed);
+    s.restored = c.restored.load(relaxed);
+    s.copied_moves = c.copied_moves.load(relaxed);
+    s.hollow_frames = c.hollow_frames.load(relaxed);
     s.peak_frames = c.peak_frames.load(relaxed);
     uint64_t slowest_ns = 0;
     for (const WorkerSlot& worker : shared_->workers) {

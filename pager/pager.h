@@ -14,7 +14,8 @@
 // nothing below it any more; the pager follows the least of all workers.
 //
 // Failure is data: after one, gates return false and failure() has the text. A thread that sleeps in a fault cannot be
-// told; on_unanswerable is called then and must end the process.
+// told; on_unanswerable is called then and must end the process. So it is where the pager thread itself no longer answers,
+// which a watchdog finds out. What can go on by another way goes on, is counted, and on_notice says so once.
 //
 // Life: workers must have left the Region before the destructor runs. It stops the thread, drains reads, then unmaps.
 #pragma once
@@ -36,6 +37,18 @@ namespace weir::pager {
 
 enum class InstallRung : uint8_t { kAuto, kMove, kCopy };
 
+// How long the pager bears with what should pass. Tests shorten it.
+struct Patience {
+    // A read, or a page to be installed, that the kernel has no memory for: long enough for reclaim to get somewhere under
+    // a tight cgroup limit, short enough that somebody still watches.
+    uint32_t no_memory_ms = 5000;
+    // A pager thread that does not answer while somebody waits for it, see watchdog.h. A healthy one answers within
+    // microseconds; the longest it was seen to take under a sanitizer on two busy cores is tens of milliseconds.
+    uint32_t stuck_ms = 700;
+    // Reads in flight of which none completes: a notice, never a failure. A disk that spins up takes longer.
+    uint32_t slow_ms = 5000;
+};
+
 struct PagerOptions {
     size_t workers = 1;
     size_t held_extents = 2;  // that a worker may hold at a time, see residency_policy.h
@@ -44,10 +57,16 @@ struct PagerOptions {
     InstallRung install = InstallRung::kAuto;
     ReaderRung reader = ReaderRung::kAuto;
     UffdSource uffd = UffdSource::kAuto;
-    // A fault can no longer be answered (text): must not return. Called on the pager thread.
+    Patience patience;
+    // Somebody waits for weights and can no longer be answered (text): must not return. Called on the pager thread or the
+    // watchdog's.
     std::function<void(const char* text)> on_unanswerable;
-    // Tests put theirs here; else made from `reader`.
+    // Something that a user should know: a slow device, a fallback that was taken. Called on the watchdog's thread. May be
+    // empty.
+    std::function<void(const char* text)> on_notice;
+    // Tests put theirs here; else a queue made from `reader`, and ioctl(2).
     std::unique_ptr<ReadQueue> read_queue;
+    IoctlCall ioctl_call;
 };
 
 struct PagerStats {
@@ -61,6 +80,12 @@ struct PagerStats {
     uint64_t dropped = 0;       // prefetched Extents given up for a demand
     uint64_t busy_retries = 0;  // installs or evictions that met a held page
     uint64_t lost_plans = 0;    // plan() met a full queue
+    uint64_t read_retries = 0;      // reads that the device failed and that were tried again
+    uint64_t buffered_rereads = 0;  // of these, through the page cache
+    uint64_t copied_moves = 0;      // Extents that were copied into place because they could not be moved
+    uint64_t hollow_frames = 0;     // frames populated anew because pages could not be moved back
+    uint64_t restored = 0;          // stray closes of the uffd's descriptor that were made good
+    uint64_t read_pauses = 0;       // reads that the kernel had no room for and that went again after a pause
     size_t pinned_extents = 0;
     size_t ring_frames = 0;
     size_t peak_frames = 0;     // frames in use at most
@@ -77,6 +102,7 @@ struct SmallRead {
 };
 
 class PagerLoop;
+class Watchdog;
 struct PagerShared;
 
 class Pager {
@@ -115,11 +141,15 @@ class Pager {
     Pager();
     void kick() noexcept;
     bool wait_present(size_t worker, size_t extent) noexcept;
+    void look_after();
 
     bool gates_ = true;
     std::unique_ptr<PagerShared> shared_;
     std::unique_ptr<PagerLoop> loop_;
     mutable std::jthread thread_;  // its clock is read by stats()
+    std::function<void(const char*)> on_notice_;
+    unsigned said_ = 0;  // bits: which fallbacks were said; the watchdog's
+    std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace weir::pager

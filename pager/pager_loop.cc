@@ -1,7 +1,7 @@
 #include "pager/pager_loop.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <stdexcept>
 
 #include "pager/check.h"
@@ -23,15 +22,10 @@ namespace {
 constexpr size_t kMaxReading = 16;
 // A plan is one pass; the leader is at most one pass ahead.
 constexpr size_t kMaxPlanItems = 16;
-// A page of a frame can be held for a moment after its read completed (its bio is not yet released).
-constexpr int kBusyRetryUs = 50;
-constexpr int kMaxBusyEvictions = 100'000;
-
-uint64_t now_ns() {
-    struct timespec t;
-    ::clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
+// The kernel refuses to wake only for a bad range; an error that passes is somebody's filter on system calls.
+constexpr int kMaxWakes = 3;
+// Frames that may be wanted beyond one per Extent: staging, where install copies.
+constexpr size_t kSpareFrames = 16;
 
 void add(std::atomic<uint64_t>& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
 
@@ -43,39 +37,41 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
       layout_(std::move(layout)),
       shared_(shared),
       on_unanswerable_(std::move(options.on_unanswerable)),
-      uffd_(options.uffd) {
+      uffd_(options.uffd, std::move(options.ioctl_call)) {
     const size_t n = layout_.n_extents();
     if (options.install == InstallRung::kMove && !uffd_.has_move())
         throw std::runtime_error("--install move: this kernel has no UFFDIO_MOVE (it came with Linux 6.8); use --install copy");
-    copies_ = options.install == InstallRung::kCopy || !uffd_.has_move();
-    residency_ = choose_residency(n, options.frames, options.workers, copies_, options.held_extents);
+    const bool copies = options.install == InstallRung::kCopy || !uffd_.has_move();
+    residency_ = choose_residency(n, options.frames, options.workers, copies, options.held_extents);
 
     const size_t pmd = pmd_page_size();
     const bool huge = layout_.extent_bytes % pmd == 0;
-    const size_t n_frames = copies_ ? residency_.staging : residency_.n_pinned + residency_.ring;
     region_ = Mapping(n * layout_.extent_bytes, huge ? pmd : page_size(), huge, "Region");
     const int error = uffd_.register_range(region_.base(), region_.bytes());
     if (error != 0)
         throw std::runtime_error(std::string("registering the Region with userfaultfd: ") + std::strerror(-error));
-    pool_ = std::make_unique<FramePool>(n_frames, layout_.extent_bytes, copies_ ? nullptr : &uffd_, std::move(kick));
+    installer_ = std::make_unique<Installer>(&uffd_, layout_.extent_bytes, copies, options.patience.no_memory_ms,
+                                             &shared_->counters);
+    pool_ = std::make_unique<FramePool>(n + kSpareFrames, pool_frames(), layout_.extent_bytes, copies ? nullptr : &uffd_,
+                                        std::move(kick));
     flights_ = std::make_unique<Flights>(
         file_, layout_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
-        &shared_->counters);
+        options.patience.no_memory_ms, &shared_->counters);
 
     frame_of_.assign(n, kNoFrame);
     demanded_.assign(n, 0);
     faulted_.assign(n, 0);
     fault_since_ns_.assign(n, 0);
-    free_frames_.reserve(n_frames);
+    free_frames_.reserve(pool_->room());
     ring_cap_ = residency_.ring - residency_.staging;
     ring_.reserve(ring_cap_ + 1);
     plan_.reserve(kMaxPlanItems);
     demands_.reserve(n);
-    retries_.reserve(n);
+    retries_.reserve(2 * n);
 }
 
 std::string PagerLoop::rungs() const {
-    std::string text = std::string("uffd=") + uffd_.source_name() + " install=" + (copies_ ? "copy" : "move") +
+    std::string text = std::string("uffd=") + uffd_.source_name() + " install=" + (installer_->copies() ? "copy" : "move") +
                        " reader=" + flights_->reader_name() + " io=" + (file_.direct() ? "direct" : "buffered");
     if (!file_.direct()) text += " (" + file_.why_buffered() + ")";
     return text;
@@ -90,16 +86,23 @@ void PagerLoop::run() noexcept {
         shared_->started.notify_all();
         return;
     }
+    shared_->thread_id.store(::gettid(), std::memory_order_relaxed);
     shared_->started.store(1, std::memory_order_release);
     shared_->started.notify_all();
 
     for (;;) {
+        shared_->turns.fetch_add(1, std::memory_order_relaxed);
         seen_mail_ = shared_->mail.load(std::memory_order_seq_cst);
         starved_ = false;
+        uint32_t fresh;
+        while (pool_->take(&fresh)) free_frames_.push_back(fresh);
         take_messages();
         take_wants();
         const bool stopping = shared_->stop.load(std::memory_order_acquire);
-        if (stopping && flights_->idle()) return;
+        if (stopping && flights_->idle()) {
+            shared_->thread_id.store(0, std::memory_order_release);  // acquire by the watchdog
+            return;
+        }
         if (!stopping && !shared_->failed.load(std::memory_order_relaxed)) {
             if (pool_->error() != 0) fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
             retry_installs();
@@ -108,7 +111,7 @@ void PagerLoop::run() noexcept {
             flights_->pump();
             if (flights_->failed()) fail("%s", flights_->failure());
         }
-        int timeout_us = retries_.empty() || stopping ? -1 : kBusyRetryUs;
+        int timeout_us = stopping ? -1 : next_timeout();
         shared_->wake_at.store(wake_position(), std::memory_order_seq_cst);
         shared_->sleeping.store(true, std::memory_order_seq_cst);
         if (shared_->mail.load(std::memory_order_seq_cst) != seen_mail_ ||
@@ -117,6 +120,7 @@ void PagerLoop::run() noexcept {
         }
         const size_t reading = reading_;
         const uint64_t since = now_ns();
+        shared_->reads_under_way.store(flights_->under_way(), std::memory_order_relaxed);
         const Wakeup w = flights_->wait(timeout_us, stopping);
         shared_->sleeping.store(false, std::memory_order_seq_cst);
         if (reading > 0) {
@@ -130,6 +134,7 @@ void PagerLoop::run() noexcept {
         }
         take_landings();
         if (w.fault) take_faults();
+        if (uffd_.lost() || uffd_.restored() != restored_) look_after_uffd();
     }
 }
 
@@ -171,7 +176,7 @@ void PagerLoop::take_landings() noexcept {
     for (const Flights::Landing& landing : flights_->landings()) {
         if (shared_->failed.load(std::memory_order_relaxed)) return;
         if (landing.kind == Flights::Landing::kExtent) {
-            install(landing.extent);
+            install({landing.extent});
         } else {
             shared_->small_done.fetch_add(1, std::memory_order_release);  // acquire in read_small()
             shared_->small_done.notify_all();
@@ -179,15 +184,27 @@ void PagerLoop::take_landings() noexcept {
     }
 }
 
+// Somebody closed a descriptor of ours. With the second one all is well again; without, absent pages read as zeros.
+void PagerLoop::look_after_uffd() noexcept {
+    if (uffd_.lost()) {
+        fail("the userfaultfd was closed by another part of the process");
+        on_unanswerable_(shared_->failure_text);
+    }
+    restored_ = uffd_.restored();
+    shared_->counters.restored.store(restored_, std::memory_order_relaxed);
+    flights_->watch(uffd_.fd());
+}
+
 void PagerLoop::demand(uint32_t extent, bool faulted) noexcept {
     const ExtentState s = state(extent);
     if (s == kPresent) {  // it came in between
-        if (faulted) uffd_.wake(slot(extent), layout_.extent_bytes);
+        if (faulted) wake(extent);
         return;
     }
     if (faulted && faulted_[extent] == 0) {
         faulted_[extent] = 1;
-        fault_since_ns_[extent] = now_ns();
+        fault_since_ns_[extent] = monotonic_ns();
+        shared_->faults_open.fetch_add(1, std::memory_order_relaxed);
     }
     if (shared_->failed.load(std::memory_order_relaxed)) {
         if (faulted) on_unanswerable_(shared_->failure_text);
@@ -200,6 +217,16 @@ void PagerLoop::demand(uint32_t extent, bool faulted) noexcept {
     if (demanded_[extent] != 0) return;
     demanded_[extent] = 1;
     demands_.push_back(extent);
+}
+
+void PagerLoop::wake(uint32_t extent) noexcept {
+    int error = 0;
+    for (int i = 0; i < kMaxWakes; ++i) {
+        error = -uffd_.wake(slot(extent), layout_.extent_bytes);
+        if (error == 0) return;
+    }
+    fail("waking who waits for Extent %u failed: %s", extent, std::strerror(error));
+    on_unanswerable_(shared_->failure_text);
 }
 
 // ---- decisions ----
@@ -243,15 +270,9 @@ void PagerLoop::prefetch() noexcept {
 
 bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept {
     if (!residency_.pinned[extent] && !make_room(ordinal, demanded)) return false;
-    uint32_t frame;
-    if (!free_frames_.empty()) {
-        frame = free_frames_.back();
-        free_frames_.pop_back();
-    } else if (next_fresh_ < pool_->populated()) {
-        frame = static_cast<uint32_t>(next_fresh_++);
-    } else {
-        return false;  // still being populated, or (by copy) all staging frames hold reads
-    }
+    if (free_frames_.empty()) return false;  // still being populated, or (by copy) all staging frames hold reads
+    const uint32_t frame = free_frames_.back();
+    free_frames_.pop_back();
     frame_of_[extent] = frame;
     if (!residency_.pinned[extent]) ring_.push_back({extent, ordinal});
     ++reading_;
@@ -335,29 +356,27 @@ uint64_t PagerLoop::wake_position() const noexcept {
 
 // ---- what becomes of an Extent ----
 
-void PagerLoop::install(uint32_t extent) noexcept {
+void PagerLoop::install(Installer::Job job) noexcept {
+    const uint32_t extent = job.extent;
     const uint32_t frame = frame_of_[extent];
-    std::byte* const from = pool_->frame(frame);
-    const Outcome outcome = copies_ ? uffd_.copy(slot(extent), from, layout_.extent_bytes)
-                                    : uffd_.move(slot(extent), from, layout_.extent_bytes);
-    if (outcome == Outcome::kBusy) {
-        add(shared_->counters.busy_retries, 1);
-        retries_.push_back(extent);
+    const Installer::Progress progress = installer_->install(&job, slot(extent), pool_->frame(frame));
+    if (progress == Installer::Progress::kLater) {
+        retries_.push_back(job);
         return;
     }
     --reading_;
-    if (outcome != Outcome::kDone) {
-        fail("installing Extent %u by %s failed: %s", extent, copies_ ? "copy" : "move",
-             outcome == Outcome::kGone ? "the process is ending" : std::strerror(uffd_.last_error()));
+    if (progress == Installer::Progress::kFailed) {
+        fail("installing Extent %u: %s failed: %s", extent, installer_->failed_step(), installer_->failed_reason());
         return;
     }
-    if (copies_) {
+    if (installer_->copies()) {
         free_frames_.push_back(frame);
         frame_of_[extent] = kNoFrame;
     }
     if (faulted_[extent] != 0) {
         faulted_[extent] = 0;
-        add(shared_->counters.fault_ns, now_ns() - fault_since_ns_[extent]);
+        shared_->faults_open.fetch_sub(1, std::memory_order_relaxed);
+        add(shared_->counters.fault_ns, monotonic_ns() - fault_since_ns_[extent]);
     }
     add(shared_->counters.installs, 1);
     set_state(extent, kPresent);
@@ -365,8 +384,24 @@ void PagerLoop::install(uint32_t extent) noexcept {
 
 void PagerLoop::retry_installs() noexcept {
     const size_t n = retries_.size();
-    for (size_t i = 0; i < n; ++i) install(retries_[i]);  // appends those that are still held
+    if (n == 0) return;
+    const uint64_t now = monotonic_ns();
+    for (size_t i = 0; i < n; ++i) {
+        if (retries_[i].due_ns > now)
+            retries_.push_back(retries_[i]);
+        else
+            install(retries_[i]);  // appends it where it has to wait again
+    }
     retries_.erase(retries_.begin(), retries_.begin() + static_cast<ptrdiff_t>(n));
+}
+
+// Until the next install is to be tried again.
+int PagerLoop::next_timeout() const noexcept {
+    uint64_t due = UINT64_MAX;
+    for (const Installer::Job& job : retries_) due = std::min(due, job.due_ns);
+    if (due == UINT64_MAX) return -1;
+    const uint64_t now = monotonic_ns();
+    return due <= now ? 0 : static_cast<int>((due - now) / 1000 + 1);
 }
 
 void PagerLoop::evict(uint32_t extent) noexcept {
@@ -374,24 +409,18 @@ void PagerLoop::evict(uint32_t extent) noexcept {
     set_state(extent, kAbsent);
     --frames_in_use_;
     add(shared_->counters.evictions, 1);
-    if (copies_) {
-        if (::madvise(slot(extent), layout_.extent_bytes, MADV_DONTNEED) != 0)
-            fail("evicting Extent %u: madvise: %s", extent, std::strerror(errno));
-        return;
-    }
     const uint32_t frame = frame_of_[extent];
-    Outcome outcome = Outcome::kBusy;
-    for (int i = 0; outcome == Outcome::kBusy && i < kMaxBusyEvictions; ++i) {
-        if (i > 0) add(shared_->counters.busy_retries, 1);
-        outcome = uffd_.move(pool_->frame(frame), slot(extent), layout_.extent_bytes);
-    }
-    if (outcome != Outcome::kDone) {
-        fail("evicting Extent %u by move failed: %s", extent,
-             outcome == Outcome::kFatal ? std::strerror(uffd_.last_error()) : "its pages stay in use");
+    const auto outcome = installer_->evict(slot(extent), frame == kNoFrame ? nullptr : pool_->frame(frame));
+    if (outcome == Installer::Eviction::kFailed) {
+        fail("evicting Extent %u: %s failed: %s", extent, installer_->failed_step(), installer_->failed_reason());
         return;
     }
+    if (frame == kNoFrame) return;
     frame_of_[extent] = kNoFrame;
-    free_frames_.push_back(frame);
+    if (outcome == Installer::Eviction::kKept)
+        free_frames_.push_back(frame);
+    else
+        pool_->give(frame);  // which has it populated anew
 }
 
 void PagerLoop::set_state(uint32_t extent, ExtentState state) noexcept {

@@ -12,6 +12,7 @@
 #include "pager/file.h"
 #include "pager/flights.h"
 #include "pager/frame_pool.h"
+#include "pager/installer.h"
 #include "pager/layout.h"
 #include "pager/mapping.h"
 #include "pager/pager.h"
@@ -32,6 +33,8 @@ class PagerLoop {
     const std::byte* region() const { return region_.base(); }
     const Residency& residency() const { return residency_; }
     std::string rungs() const;
+    // A fault waits to be taken; any thread.
+    bool faults_wait() const noexcept { return uffd_.faults_wait(); }
     uint64_t huge_bytes() const { return pool_->huge_bytes() + anon_huge_bytes(region_.base(), region_.bytes()); }
 
   private:
@@ -53,6 +56,9 @@ class PagerLoop {
     void take_wants() noexcept;
     void take_faults() noexcept;
     void take_landings() noexcept;
+    void look_after_uffd() noexcept;
+    int next_timeout() const noexcept;
+    void wake(uint32_t extent) noexcept;
     void demand(uint32_t extent, bool faulted) noexcept;
 
     // Decisions
@@ -62,12 +68,15 @@ class PagerLoop {
     bool make_room(uint64_t ordinal, bool demanded) noexcept;
     bool evict_consumed() noexcept;
     bool drop_farthest(uint64_t than) noexcept;
+    size_t pool_frames() const noexcept {
+        return installer_->copies() ? residency_.staging : residency_.n_pinned + residency_.ring;
+    }
     uint64_t next_use(uint32_t extent) const noexcept;
     uint64_t least_position() const noexcept;
     uint64_t wake_position() const noexcept;
 
     // What becomes of an Extent
-    void install(uint32_t extent) noexcept;
+    void install(Installer::Job job) noexcept;
     void evict(uint32_t extent) noexcept;
     void retry_installs() noexcept;
 
@@ -82,11 +91,11 @@ class PagerLoop {
     const Layout layout_;
     PagerShared* const shared_;
     std::function<void(const char*)> on_unanswerable_;
-    bool copies_ = false;  // install by copy
     Uffd uffd_;  // closes after queue, pool and Region are gone: whoever still slept in a fault would read zeros
     Residency residency_;
     Mapping region_;
     std::unique_ptr<FramePool> pool_;
+    std::unique_ptr<Installer> installer_;
     std::unique_ptr<Flights> flights_;
 
     // Page table: per Extent
@@ -95,18 +104,18 @@ class PagerLoop {
     std::vector<uint8_t> faulted_;            // a thread sleeps in a fault on it
     std::vector<uint64_t> fault_since_ns_;
 
-    std::vector<uint32_t> free_frames_;       // below next_fresh_
-    size_t next_fresh_ = 0;                   // frames from here on were never used
+    std::vector<uint32_t> free_frames_;
     std::vector<Resident> ring_;              // streamed Extents, reading or present
     size_t ring_cap_ = 0;
     std::vector<PlanItem> plan_;              // fixed capacity, oldest first
     uint64_t cursor_ = 0;                     // next ordinal to prefetch
     bool starved_ = false;                    // prefetch or a demand waits for a frame
     std::vector<uint32_t> demands_;
-    std::vector<uint32_t> retries_;           // read, but a page of the frame was still held
+    std::vector<Installer::Job> retries_;     // read, but not yet to be installed
     size_t reading_ = 0;                      // Extents being read
     size_t frames_in_use_ = 0;
     uint64_t seen_mail_ = 0;
+    uint32_t restored_ = 0;                   // stray closes of the uffd that the queue knows of
 };
 
 }  // namespace weir::pager

@@ -33,9 +33,12 @@ struct alignas(64) WorkerSlot {
 
 struct Counters {
     std::atomic<uint64_t> bytes_read{0}, reads{0}, faults{0}, fault_ns{0}, installs{0}, evictions{0}, dropped{0},
-        busy_retries{0}, lost_plans{0};
+        busy_retries{0}, lost_plans{0}, read_retries{0}, buffered_rereads{0}, read_pauses{0}, copied_moves{0},
+        hollow_frames{0};
     std::atomic<uint64_t> busy_ns{0}, extent_ns{0};  // time with reads under way, and that time times their number
     std::atomic<size_t> peak_frames{0};
+    std::atomic<int> move_error{0};       // why pages could not be moved, last
+    std::atomic<uint32_t> restored{0};    // stray closes of the uffd that were made good
 };
 
 struct PagerShared {
@@ -54,6 +57,13 @@ struct PagerShared {
     std::atomic<uint64_t> wake_at{UINT64_MAX};  // a Position at which a frame comes free
     std::atomic<uint64_t> mail{0};              // counts messages, wants, stop, populated frames
     int event_fd = -1;
+
+    // For the watchdog: written by the pager thread, but for `waiting`.
+    std::atomic<uint64_t> turns{0};           // of the loop, and of what may take long within one
+    std::atomic<uint32_t> waiting{0};         // threads at gates, in read_small() or waiting for the pager's end
+    std::atomic<uint32_t> faults_open{0};     // Extents that a thread sleeps in a fault on
+    std::atomic<size_t> reads_under_way{0};
+    std::atomic<int> thread_id{0};
 
     std::atomic<int> started{0};          // 1 once the thread serves, -errno where it could not begin
     std::atomic<uint32_t> small_done{0};  // small reads finished, since the start; kSmallReadsFailed after a failure

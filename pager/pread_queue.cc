@@ -44,6 +44,8 @@ class PreadQueue : public ReadQueue {
         return 0;
     }
 
+    void watch(int uffd) noexcept override { uffd_ = uffd; }
+
     int push(const Read& read) noexcept override {
         for (Slot& slot : slots_) {
             if (slot.state.load(std::memory_order_acquire) != kFree) continue;
@@ -66,7 +68,7 @@ class PreadQueue : public ReadQueue {
             return w;
         }
         if (n <= 0) return w;
-        w.fault = (fds[0].revents & POLLIN) != 0;
+        w.fault = fds[0].revents != 0;  // POLLNVAL where it was closed
         uint64_t count;
         if ((fds[1].revents & POLLIN) != 0) {
             w.kicked = true;

@@ -24,7 +24,7 @@ struct ReadDone {
 
 struct Wakeup {
     size_t n_done = 0;    // completions written
-    bool fault = false;   // the uffd is readable
+    bool fault = false;   // the uffd is readable, or no longer what it was
     bool kicked = false;  // the event was signalled; it has been reset
     int error = 0;        // the queue itself is broken: -errno
 };
@@ -38,6 +38,8 @@ class ReadQueue {
 
     // Prepares on the pager thread. 0 or -errno.
     virtual int start(int uffd, int event_fd) noexcept = 0;
+    // The uffd has another number from now on.
+    virtual void watch(int uffd) noexcept = 0;
     // Adds a read; the caller never has more than capacity() in flight. 0 or -errno.
     virtual int push(const Read& read) noexcept = 0;
     // Submits what was pushed and blocks until something has happened or timeout_us has passed (below 0: for ever).

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 namespace weir::pager {
 namespace {
@@ -70,6 +71,12 @@ bool huge_pages_allowed(const char* root) noexcept {
     if (text[0] != 0 && std::strstr(text, "[inherit]") == nullptr) return std::strstr(text, "[never]") == nullptr;
     read_small(text, sizeof text, "%s%s/enabled", root, kThp);
     return text[0] != 0 && std::strstr(text, "[never]") == nullptr;
+}
+
+uint64_t monotonic_ns() noexcept {
+    struct timespec t;
+    ::clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
 uint64_t anon_huge_bytes(const void* address, size_t bytes) noexcept {

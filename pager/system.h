@@ -1,4 +1,5 @@
-// What the kernel says of its memory: page sizes. Read once at start by whoever builds a pager; never assumed.
+// What the kernel says of its memory (page sizes, read once at start by whoever builds a pager and never assumed), and its
+// clock.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,9 @@ bool huge_pages_allowed(const char* root = "") noexcept;
 // Bytes of [address, address + bytes) that huge pages back now, by /proc/self/smaps; whole mappings count, so the range
 // should be a mapping of its own. 0 where it cannot be read.
 uint64_t anon_huge_bytes(const void* address, size_t bytes) noexcept;
+
+// CLOCK_MONOTONIC.
+uint64_t monotonic_ns() noexcept;
 
 constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 constexpr size_t align_down(size_t n, size_t to) { return n / to * to; }

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -76,7 +78,7 @@ bool shake_hands(int fd, uint64_t features) {
 
 }  // namespace
 
-Uffd::Uffd(UffdSource wanted) {
+Uffd::Uffd(UffdSource wanted, IoctlCall call) : call_(std::move(call)) {
     std::string tried;
     for (const auto& rung : kRungs) {
         if (wanted != UffdSource::kAuto && wanted != rung.source) continue;
@@ -91,6 +93,15 @@ Uffd::Uffd(UffdSource wanted) {
                 fd_ = fd;
                 source_name_ = rung.name;
                 has_move_ = features != 0;
+                spare_fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+                struct stat st;
+                if (spare_fd_ < 0 || ::fstat(fd, &st) != 0) {
+                    const int error = errno;
+                    ::close(fd);
+                    throw std::runtime_error(std::string("a second descriptor of the userfaultfd: ") + std::strerror(error));
+                }
+                device_ = st.st_dev;
+                inode_ = st.st_ino;
                 return;
             }
             ::close(fd);
@@ -110,7 +121,42 @@ int probe_uffd_open(UffdSource source) noexcept {
 }
 
 Uffd::~Uffd() {
-    if (fd_ >= 0) ::close(fd_);
+    for (const int fd : {fd_.load(), spare_fd_})
+        if (fd >= 0 && is_ours(fd)) ::close(fd);
+}
+
+// Each uffd has an inode of its own since Linux 5.12; before that it is told from files, sockets and pipes.
+bool Uffd::is_ours(int fd) const noexcept {
+    struct stat st;
+    return ::fstat(fd, &st) == 0 && st.st_dev == device_ && st.st_ino == inode_;
+}
+
+// True where the descriptor in use had been closed, and another is in its place. The number may have been given to
+// another file since, so it is left alone.
+bool Uffd::restore() noexcept {
+    int old = fd();
+    if (is_ours(old)) return false;
+    const int fresh = is_ours(spare_fd_) ? ::fcntl(spare_fd_, F_DUPFD_CLOEXEC, 0) : -1;
+    if (fresh < 0) {
+        lost_.store(true, std::memory_order_relaxed);
+        return false;
+    }
+    if (fd_.compare_exchange_strong(old, fresh, std::memory_order_relaxed))
+        restored_.fetch_add(1, std::memory_order_relaxed);
+    else
+        ::close(fresh);  // the pool's thread was faster
+    return true;
+}
+
+int Uffd::call(unsigned long request, void* argument) noexcept {
+    for (;;) {
+        const int result = call_ ? call_(fd(), request, argument) : ::ioctl(fd(), request, argument);
+        if (result == 0) return 0;
+        const int error = errno;
+        if ((error == EBADF || error == ENOTTY) && restore()) continue;
+        errno = error;
+        return result;
+    }
 }
 
 int Uffd::register_range(void* address, size_t bytes) noexcept {
@@ -118,70 +164,82 @@ int Uffd::register_range(void* address, size_t bytes) noexcept {
     request.range.start = reinterpret_cast<uintptr_t>(address);
     request.range.len = bytes;
     request.mode = UFFDIO_REGISTER_MODE_MISSING;
-    return ::ioctl(fd_, UFFDIO_REGISTER, &request) == 0 ? 0 : -errno;
+    return call(UFFDIO_REGISTER, &request) == 0 ? 0 : -errno;
 }
 
-Outcome Uffd::classify(int error) noexcept {
-    switch (error) {
-        case EBUSY:
-        case EAGAIN: return Outcome::kBusy;
-        case ESRCH: return Outcome::kGone;
-        default: last_error_ = error; return Outcome::kFatal;
-    }
-}
-
-Outcome Uffd::move(void* dst, void* src, size_t bytes) noexcept {
-    size_t done = 0;
-    while (done < bytes) {
-        struct uffdio_move request = {};
-        request.dst = reinterpret_cast<uintptr_t>(dst) + done;
-        request.src = reinterpret_cast<uintptr_t>(src) + done;
-        request.len = bytes - done;
-        const int result = ::ioctl(fd_, UFFDIO_MOVE, &request);
-        const int error = errno;
-        if (request.move > 0) done += static_cast<size_t>(request.move);
-        if (result == 0 || error == EINTR) continue;
-        // EAGAIN after a part was moved only asks for the rest.
-        if (error == EAGAIN && request.move > 0) continue;
-        // A part has moved and a page of the rest is held: what is there stays there, and the caller's retry would start
-        // over. Wait it out here instead; the holder is a get_user_pages that is about to end.
-        if (done > 0 && (error == EBUSY || error == EAGAIN)) continue;
-        return classify(error);
-    }
-    return Outcome::kDone;
-}
-
-Outcome Uffd::copy(void* dst, const void* src, size_t bytes) noexcept {
-    size_t done = 0;
-    while (done < bytes) {
-        struct uffdio_copy request = {};
-        request.dst = reinterpret_cast<uintptr_t>(dst) + done;
-        request.src = reinterpret_cast<uintptr_t>(src) + done;
-        request.len = bytes - done;
-        const int result = ::ioctl(fd_, UFFDIO_COPY, &request);
-        const int error = errno;
-        if (request.copy > 0) done += static_cast<size_t>(request.copy);
-        if (result == 0 || error == EINTR || (error == EAGAIN && request.copy > 0)) continue;
-        if (done > 0 && error == EAGAIN) continue;
-        return classify(error);
-    }
-    return Outcome::kDone;
-}
-
-void Uffd::wake(void* address, size_t bytes) noexcept {
+int Uffd::unregister_range(void* address, size_t bytes) noexcept {
     struct uffdio_range range = {};
     range.start = reinterpret_cast<uintptr_t>(address);
     range.len = bytes;
-    (void)::ioctl(fd_, UFFDIO_WAKE, &range);  // fails only for a bad range, which is ours and good
+    return call(UFFDIO_UNREGISTER, &range) == 0 ? 0 : -errno;
+}
+
+Outcome Uffd::classify(int error) noexcept {
+    last_error_ = error;
+    switch (error) {
+        case EBUSY:
+        case EAGAIN: return Outcome::kBusy;
+        case ENOMEM:
+        case ENOSPC: return Outcome::kNoMemory;
+        case EEXIST: return Outcome::kExists;
+        case ESRCH: return Outcome::kGone;
+        default: return Outcome::kFatal;
+    }
+}
+
+Outcome Uffd::move(void* dst, void* src, size_t bytes, size_t* done) noexcept {
+    while (*done < bytes) {
+        struct uffdio_move request = {};
+        request.dst = reinterpret_cast<uintptr_t>(dst) + *done;
+        request.src = reinterpret_cast<uintptr_t>(src) + *done;
+        request.len = bytes - *done;
+        const int result = call(UFFDIO_MOVE, &request);
+        const int error = errno;
+        if (request.move > 0) *done += static_cast<size_t>(request.move);
+        // EAGAIN after a part was moved only asks for the rest.
+        if (result == 0 || error == EINTR || (error == EAGAIN && request.move > 0)) continue;
+        return classify(error);
+    }
+    return Outcome::kDone;
+}
+
+Outcome Uffd::copy(void* dst, const void* src, size_t bytes, size_t* done) noexcept {
+    while (*done < bytes) {
+        struct uffdio_copy request = {};
+        request.dst = reinterpret_cast<uintptr_t>(dst) + *done;
+        request.src = reinterpret_cast<uintptr_t>(src) + *done;
+        request.len = bytes - *done;
+        const int result = call(UFFDIO_COPY, &request);
+        const int error = errno;
+        if (request.copy > 0) *done += static_cast<size_t>(request.copy);
+        if (result == 0 || error == EINTR || (error == EAGAIN && request.copy > 0)) continue;
+        return classify(error);
+    }
+    return Outcome::kDone;
+}
+
+int Uffd::wake(void* address, size_t bytes) noexcept {
+    struct uffdio_range range = {};
+    range.start = reinterpret_cast<uintptr_t>(address);
+    range.len = bytes;
+    return call(UFFDIO_WAKE, &range) == 0 ? 0 : -errno;
+}
+
+bool Uffd::faults_wait() const noexcept {
+    struct pollfd poll_fd = {fd(), POLLIN, 0};
+    return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & POLLIN) != 0;
 }
 
 bool Uffd::next_fault(uintptr_t* address) noexcept {
     struct uffd_msg message;
     for (;;) {
-        const ssize_t n = ::read(fd_, &message, sizeof message);
+        const ssize_t n = ::read(fd(), &message, sizeof message);
         if (n < 0 && errno == EINTR) continue;
-        if (n != static_cast<ssize_t>(sizeof message)) return false;
-        if (message.event != UFFD_EVENT_PAGEFAULT) continue;
+        if (n < 0 && errno == EAGAIN) return false;
+        if (n != static_cast<ssize_t>(sizeof message) || message.event != UFFD_EVENT_PAGEFAULT) {
+            if (!restore() && n != static_cast<ssize_t>(sizeof message)) return false;
+            continue;
+        }
         *address = static_cast<uintptr_t>(message.arg.pagefault.address);
         return true;
     }

@@ -16,6 +16,8 @@ namespace {
 // Reads that a device can use: 8 to 16 Extents of 2 MiB in a few segments each.
 constexpr unsigned kReads = 128;
 constexpr unsigned kEntries = 256;  // reads, two polls and the timeout fit without a second submit
+// The kernel has no memory for requests: what is in flight gives it back, in about the time that a read takes.
+constexpr unsigned kNoRoomUs = 500;
 constexpr uint64_t kFaultTag = UINT64_MAX;
 constexpr uint64_t kEventTag = UINT64_MAX - 1;
 
@@ -44,6 +46,8 @@ class UringQueue : public ReadQueue {
         return 0;
     }
 
+    void watch(int uffd) noexcept override { uffd_ = uffd; }
+
     int push(const Read& read) noexcept override {
         struct io_uring_sqe* const sqe = entry();
         if (sqe == nullptr) return -EBUSY;
@@ -65,7 +69,9 @@ class UringQueue : public ReadQueue {
             struct __kernel_timespec limit = {timeout_us / 1'000'000, (timeout_us % 1'000'000) * 1000};
             result = ::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &limit, nullptr);
         }
-        if (result < 0 && result != -ETIME && result != -EINTR && result != -EAGAIN && result != -EBUSY) {
+        if (result == -EAGAIN || result == -EBUSY || result == -ENOMEM) {
+            ::usleep(kNoRoomUs);
+        } else if (result < 0 && result != -ETIME && result != -EINTR) {
             w.error = result;
             return w;
         }

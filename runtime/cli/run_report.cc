@@ -78,6 +78,11 @@ void print_statistics(const RunReport& r) {
     if (r.store.mode == PagingMode::kUffd) {
         std::fprintf(stderr, "weir: memory %.1f MiB at most, budget %.1f MiB; weights resident %.1f of %.1f MiB, read %.1f MiB\n", peak,
                      mib(r.budget.ram), mib(r.store.resident_bytes), mib(r.store.weights_bytes), mib(r.store.bytes_read));
+        if (r.store.read_retries + r.store.copied_moves > 0) {
+            std::fprintf(stderr, "weir: %llu reads were tried again, %llu of them through the page cache; %llu Extents were copied instead of moved\n",
+                         static_cast<unsigned long long>(r.store.read_retries), static_cast<unsigned long long>(r.store.buffered_rereads),
+                         static_cast<unsigned long long>(r.store.copied_moves));
+        }
     } else {
         std::fprintf(stderr, "weir: memory %.1f MiB at most, no budget of our own with --paging %s\n", peak,
                      paging_mode_name(r.store.mode));
@@ -118,6 +123,9 @@ bool print_json(const RunReport& r) {
                            {"faults", s.faults},
                            {"faults_per_token", nullptr},
                            {"waits", s.waits},
+                           {"read_retries", s.read_retries},
+                           {"buffered_rereads", s.buffered_rereads},
+                           {"copied_moves", s.copied_moves},
                            {"stall_ms", static_cast<double>(s.stall_us) / 1000},
                            {"wait_share", nullptr},
                            {"cpu_ms_per_token", nullptr},

@@ -47,7 +47,7 @@ class FileStore : public StoreBase {
     }
 
     void begin_pass(bool, bool) override { check_unchanged(); }
-    void end_pass() override {}
+    void end_pass() override { check_unchanged(); }
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
         for (size_t i = 0; i < ids.size(); ++i)

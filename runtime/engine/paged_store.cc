@@ -50,6 +50,9 @@ pager::UffdSource uffd_source(const std::string& name) {
     ::_exit(1);
 }
 
+// What a user should know of a run that goes on: a slow device, a fallback that was taken.
+void notice(const char* text) { std::fprintf(stderr, "weir: warning: %s\n", text); }
+
 class PagedStore : public StoreBase {
   public:
     PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
@@ -80,6 +83,7 @@ class PagedStore : public StoreBase {
         o.reader = reader_rung(options.reader);
         o.uffd = uffd_source(options.uffd_source);
         o.on_unanswerable = end_process;
+        o.on_notice = notice;
         try {
             pager_ = pager::Pager::start(file_, std::move(layout), std::move(o));
         } catch (const std::runtime_error& e) {
@@ -102,6 +106,7 @@ class PagedStore : public StoreBase {
         announced_[1] = 0;
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, pass_ * n_extents_);
         throw_if_failed();
+        check_unchanged();
     }
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
@@ -151,6 +156,9 @@ class PagedStore : public StoreBase {
         s.stall_us = p.stall_us;
         s.pager_cpu_us = p.cpu_us;
         s.extents_in_flight = p.extents_in_flight;
+        s.read_retries = p.read_retries;
+        s.buffered_rereads = p.buffered_rereads;
+        s.copied_moves = p.copied_moves + p.hollow_frames;
         s.rungs = pager_->rungs();
         return s;
     }

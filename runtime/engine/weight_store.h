@@ -3,6 +3,9 @@
 // in this pass it releases it. With --paging mmap and resident both cost nothing; with uffd the first waits at the
 // pager's gate and the second moves the Position that prefetch and eviction follow.
 //
+// The file must stay as it is while it is in use: that is looked at when a pass begins and when it ends, in all modes, so
+// that no token is made of bytes that changed.
+//
 // A pass is one walk over the weights in execution order, for a batch of tokens. Threads: open(), begin_pass(),
 // end_pass(), embedding_rows() and stats() belong to the leader; acquire() and release() to each worker with its own
 // index. No worker may be inside a pass when the store is destroyed.
@@ -49,6 +52,9 @@ struct StoreStats {
     uint64_t stall_us = 0;           // of the team, in gates; the slowest worker's
     uint64_t pager_cpu_us = 0;       // of the pager thread
     double extents_in_flight = 0;    // mean while anything was being read
+    uint64_t read_retries = 0;       // reads that failed and were tried again
+    uint64_t buffered_rereads = 0;   // of these, through the page cache
+    uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, or populated anew
     std::string rungs;               // "uffd=user-mode-only install=move reader=io_uring io=direct"
 };
 
@@ -81,7 +87,7 @@ class WeightStore {
     // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:
     // Error where it changed or shrank.
     virtual void begin_pass(bool with_head, bool next_follows) = 0;
-    // Leader, after every worker has left the walk.
+    // Leader, after every worker has left the walk. Error where the walk failed, or the file changed meanwhile.
     virtual void end_pass() = 0;
 
     // Leader: rows of token_embd, dequantised: out[i * dim ...] for ids[i]. Small announced reads under uffd.

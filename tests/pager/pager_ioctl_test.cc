@@ -1,0 +1,130 @@
+// The kernel refuses to move, copy, register or wake: the N-th call, each errno once and for good. No byte is wrong,
+// nothing hangs; what can go on by another way does.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "pager/pager.h"
+#include "tests/pager/fault_fixture.h"
+
+namespace weir::test {
+namespace {
+
+using pager::InstallRung;
+using pager::PagerOptions;
+
+class IoctlFaults : public PagerFaults {
+  protected:
+    void SetUp() override {
+        WEIR_NEEDS_UFFD();
+        moves_ = pager::Uffd(pager::UffdSource::kAuto).has_move();
+    }
+    bool walk_with(const IoctlFault& fault, InstallRung install, bool gates = true) {
+        count_ = 0;
+        PagerOptions o = options();
+        o.install = install;
+        o.gates = gates;
+        o.ioctl_call = faulty_ioctl(fault, &count_);
+        return walk(std::move(o));
+    }
+    static std::string describe(const IoctlFault& f, bool gates) {
+        return std::string(std::strerror(f.error)) + (f.part ? " after a part" : "") + " at call " +
+               std::to_string(f.when.nth) + (f.when.for_good ? " for good" : "") + (gates ? "" : ", without gates");
+    }
+
+    bool moves_ = false;
+    std::atomic<uint64_t> count_{0};
+};
+
+constexpr int kErrors[] = {EAGAIN, EBUSY, ENOMEM, ENOSPC, EEXIST, EINVAL};
+
+TEST_F(IoctlFaults, AMoveThatFailsOnceCostsNothingButTime) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here";
+    ASSERT_TRUE(walk_with({.call = Call::kMove, .when = {UINT64_MAX, false}}, InstallRung::kMove));
+    const uint64_t calls = count_;
+    for (const int error : kErrors) {
+        for (uint64_t nth = 1; nth <= calls; ++nth) {
+            const bool part = nth % 2 != 0, gates = nth / 2 % 2 != 0;
+            const IoctlFault fault = {.call = Call::kMove, .error = error, .when = {nth, false}, .part = part};
+            ASSERT_TRUE(walk_with(fault, InstallRung::kMove, gates)) << describe(fault, gates) << ": " << failure_;
+        }
+    }
+}
+
+TEST_F(IoctlFaults, WhatCanNeverBeMovedIsCopied) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here";
+    for (const int error : {EAGAIN, EBUSY, EEXIST, EINVAL}) {
+        for (const uint64_t nth : {1, 2, 15, 40}) {
+            for (const bool part : {false, true}) {
+                for (const bool gates : {true, false}) {
+                    const IoctlFault fault = {.call = Call::kMove, .error = error, .when = {nth, true}, .part = part};
+                    ASSERT_TRUE(walk_with(fault, InstallRung::kMove, gates)) << describe(fault, gates) << ": " << failure_;
+                    EXPECT_GT(stats_.copied_moves + stats_.hollow_frames, 0u) << describe(fault, gates);
+                }
+            }
+        }
+    }
+}
+
+TEST_F(IoctlFaults, ACopyThatFailsOnceCostsNothingButTime) {
+    ASSERT_TRUE(walk_with({.call = Call::kCopy, .when = {UINT64_MAX, false}}, InstallRung::kCopy));
+    const uint64_t calls = count_;
+    for (const int error : {EAGAIN, EBUSY, ENOMEM, ENOSPC, EEXIST}) {
+        for (uint64_t nth = 1; nth <= calls; ++nth) {
+            const bool part = nth % 2 != 0, gates = nth / 2 % 2 != 0;
+            const IoctlFault fault = {.call = Call::kCopy, .error = error, .when = {nth, false}, .part = part};
+            ASSERT_TRUE(walk_with(fault, InstallRung::kCopy, gates)) << describe(fault, gates) << ": " << failure_;
+        }
+    }
+}
+
+TEST_F(IoctlFaults, WhatCannotGoOnEndsInOneText) {
+    const auto fails = [&](Call call, int error, InstallRung install, const char* text) {
+        for (const uint64_t nth : {1, 2, 15, 30}) {
+            const IoctlFault fault = {.call = call, .error = error, .when = {nth, true}};
+            EXPECT_FALSE(walk_with(fault, install)) << describe(fault, true);
+            EXPECT_NE(failure_.find("installing Extent"), std::string::npos) << failure_;
+            EXPECT_NE(failure_.find(text), std::string::npos) << failure_;
+        }
+    };
+    fails(Call::kCopy, EINVAL, InstallRung::kCopy, "copying it failed: Invalid argument");
+    fails(Call::kCopy, EEXIST, InstallRung::kCopy, "copying it failed: File exists");
+    fails(Call::kCopy, EAGAIN, InstallRung::kCopy, "copying it failed: Resource temporarily unavailable");
+    fails(Call::kCopy, ENOMEM, InstallRung::kCopy, "copying it failed: Cannot allocate memory");
+    fails(Call::kCopy, ESRCH, InstallRung::kCopy, "the process is ending");
+    if (!moves_) return;
+    fails(Call::kMove, ENOMEM, InstallRung::kMove, "moving it failed: Cannot allocate memory");
+    fails(Call::kMove, ESRCH, InstallRung::kMove, "the process is ending");
+}
+
+TEST_F(IoctlFaults, RegistrationThatFails) {
+    EXPECT_THROW(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {1, true}}, InstallRung::kAuto),
+                 std::runtime_error);
+    if (!moves_) return;
+    EXPECT_FALSE(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {2, true}}, InstallRung::kMove));
+    EXPECT_NE(failure_.find("memory for the frames"), std::string::npos) << failure_;
+}
+
+// A thread that is not woken sleeps for ever. It takes luck to need a wake: a fault whose message comes after its page.
+TEST_F(IoctlFaults, WakingThatFailsForGoodEndsTheProcess) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(
+        {
+            PagerOptions o = options();
+            o.workers = 4;
+            o.gates = false;
+            o.ioctl_call = faulty_ioctl({.call = Call::kWake, .error = EINVAL, .when = {1, true}}, &count_);
+            auto pager = start(std::move(o));
+            for (size_t round = 0; round < 1000; ++round) {
+                std::vector<std::jthread> team;
+                for (size_t w = 0; w < 4; ++w) team.emplace_back([&] { EXPECT_TRUE(is_right(*pager, round % kExtents)); });
+            }
+            end("waking was never needed");
+        },
+        ::testing::ExitedWithCode(70), "unanswerable: waking");
+}
+
+}  // namespace
+}  // namespace weir::test
