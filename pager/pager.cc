@@ -78,7 +78,11 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
         if (self->on_notice_) self->on_notice_(text);
     };
     const Patience patience = options.patience;
+    pager->workers_ = options.workers;
+    pager->held_extents_ = options.held_extents;
+    pager->budget_frames_ = options.frames;
     pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
+    pager->residency_ = pager->loop_->residency();
     pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });
     shared->started.wait(0, std::memory_order_acquire);
     if (shared->started.load(std::memory_order_acquire) < 0) throw std::runtime_error(shared->failure_text);
@@ -100,7 +104,10 @@ Pager::~Pager() {
 
 const std::byte* Pager::region() const { return loop_->region(); }
 size_t Pager::n_extents() const { return shared_->n_extents; }
-bool Pager::pinned(size_t extent) const { return loop_->residency().pinned[extent]; }
+bool Pager::pinned(size_t extent) const {
+    const std::lock_guard lock(budget_mutex_);
+    return residency_.pinned[extent];
+}
 std::string Pager::rungs() const { return loop_->rungs(); }
 
 void Pager::kick() noexcept {
@@ -177,7 +184,25 @@ void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
         kick();
 }
 
-// The watchdog's thread, every 100 ms: fallbacks that were taken since, once each.
+size_t Pager::set_budget(size_t frames) {
+    const std::lock_guard lock(budget_mutex_);
+    const size_t spare = loop_->copies() ? 2 : 0;
+    const size_t all = n_extents() + spare;
+    frames = std::min(std::max(frames, least_frames(workers_, held_extents_) + spare), all);
+    if (frames == budget_frames_) return frames;
+    std::erase_if(orders_, [](const auto& order) { return order->taken.load(std::memory_order_acquire); });
+    residency_ = change_residency(residency_, frames, workers_, loop_->copies(), held_extents_);
+    budget_frames_ = frames;
+    ++budget_changes_;
+    orders_.push_back(std::make_unique<BudgetOrder>());
+    orders_.back()->residency = residency_;
+    BudgetOrder* const unseen = shared_->order.exchange(orders_.back().get(), std::memory_order_acq_rel);
+    if (unseen != nullptr) unseen->taken.store(true, std::memory_order_relaxed);
+    kick();
+    return frames;
+}
+
+// The watchdog's thread, every 100 ms: fallbacks that were taken since, once each; and memory that the pool did not get.
 void Pager::look_after() {
     const Counters& c = shared_->counters;
     const auto say = [&](unsigned bit, uint64_t count, const std::string& text) {
@@ -192,6 +217,13 @@ void Pager::look_after() {
         std::string("pages could not be moved (") + std::strerror(c.move_error.load(relaxed)) + "): going on by copying them");
     say(4, c.restored.load(relaxed),
         "the userfaultfd was closed by another part of the process: going on with a second descriptor");
+    const int error = loop_->pool().error();
+    if (error != 0 && !failed() && !loop_->copies()) {
+        const size_t had = loop_->pool().backed();
+        say(8, 1, "memory for " + std::to_string(had) + " frames only can be had (" + std::strerror(error) +
+                      "): going on with that");
+        set_budget(had);
+    }
 }
 
 uint64_t Pager::huge_bytes() const { return loop_->huge_bytes(); }
@@ -224,12 +256,16 @@ PagerStats Pager::stats() const {
         slowest_ns = std::max(slowest_ns, worker.wait_ns.load(relaxed));
     }
     s.stall_us = (slowest_ns + c.fault_ns.load(relaxed)) / 1000;
-    s.pinned_extents = loop_->residency().n_pinned;
-    s.ring_frames = loop_->residency().ring;
     s.busy_us = c.busy_ns.load(relaxed) / 1000;
     if (s.busy_us > 0)
         s.extents_in_flight = static_cast<double>(c.extent_ns.load(relaxed)) / static_cast<double>(c.busy_ns.load(relaxed));
     s.cpu_us = thread_cpu_us(thread_);
+    s.held_frames = loop_->pool().backed() + (loop_->copies() ? c.frames_in_use.load(relaxed) : 0);
+    const std::lock_guard lock(budget_mutex_);
+    s.pinned_extents = residency_.n_pinned;
+    s.ring_frames = residency_.ring;
+    s.budget_frames = budget_frames_;
+    s.budget_changes = budget_changes_;
     return s;
 }
 

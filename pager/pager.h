@@ -24,13 +24,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "pager/file.h"
 #include "pager/layout.h"
 #include "pager/read_queue.h"
+#include "pager/residency_policy.h"
 #include "pager/uffd.h"
 
 namespace weir::pager {
@@ -92,6 +95,9 @@ struct PagerStats {
     uint64_t cpu_us = 0;        // of the pager thread
     uint64_t busy_us = 0;       // in which at least one Extent was being read
     double extents_in_flight = 0;  // mean over busy_us
+    size_t budget_frames = 0;   // in force
+    size_t held_frames = 0;     // that hold memory now: more than the budget only for a moment after it shrank
+    uint64_t budget_changes = 0;
 };
 
 // One read past the Extents, aligned to the file's granule in all three.
@@ -103,6 +109,7 @@ struct SmallRead {
 
 class PagerLoop;
 class Watchdog;
+struct BudgetOrder;
 struct PagerShared;
 
 class Pager {
@@ -131,6 +138,11 @@ class Pager {
     // Worker: nothing below `ordinal` will be touched by this worker.
     void publish(size_t worker, uint64_t ordinal) noexcept;
 
+    // Any thread: from now on the weights may take `frames` frames, but no fewer than workers need to get on and no more
+    // than there are Extents. Returns what is in force. Growing is done in the background as memory comes; after shrinking,
+    // memory is back with the kernel as soon as reads in flight have landed: milliseconds.
+    size_t set_budget(size_t frames);
+
     bool failed() const noexcept;
     std::string failure() const;
     PagerStats stats() const;
@@ -147,6 +159,13 @@ class Pager {
     std::unique_ptr<PagerShared> shared_;
     std::unique_ptr<PagerLoop> loop_;
     mutable std::jthread thread_;  // its clock is read by stats()
+    size_t workers_ = 1;
+    size_t held_extents_ = 2;
+    mutable std::mutex budget_mutex_;
+    Residency residency_;        // the newest ordered; guarded by budget_mutex_, as what follows
+    size_t budget_frames_ = 0;
+    uint64_t budget_changes_ = 0;
+    std::vector<std::unique_ptr<BudgetOrder>> orders_;  // not yet taken, or just now
     std::function<void(const char*)> on_notice_;
     unsigned said_ = 0;  // bits: which fallbacks were said; the watchdog's
     std::unique_ptr<Watchdog> watchdog_;

@@ -35,6 +35,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
                      std::function<void()> kick)
     : file_(file),
       layout_(std::move(layout)),
+      held_(options.held_extents),
       shared_(shared),
       on_unanswerable_(std::move(options.on_unanswerable)),
       uffd_(options.uffd, std::move(options.ioctl_call)) {
@@ -64,7 +65,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     fault_since_ns_.assign(n, 0);
     free_frames_.reserve(pool_->room());
     ring_cap_ = residency_.ring - residency_.staging;
-    ring_.reserve(ring_cap_ + 1);
+    ring_.reserve(n + 1);
     plan_.reserve(kMaxPlanItems);
     demands_.reserve(n);
     retries_.reserve(2 * n);
@@ -95,7 +96,11 @@ void PagerLoop::run() noexcept {
         seen_mail_ = shared_->mail.load(std::memory_order_seq_cst);
         starved_ = false;
         uint32_t fresh;
-        while (pool_->take(&fresh)) free_frames_.push_back(fresh);
+        while (pool_->take(&fresh)) {
+            free_frames_.push_back(fresh);
+            ++frames_;
+        }
+        take_budget();
         take_messages();
         take_wants();
         const bool stopping = shared_->stop.load(std::memory_order_acquire);
@@ -104,8 +109,10 @@ void PagerLoop::run() noexcept {
             return;
         }
         if (!stopping && !shared_->failed.load(std::memory_order_relaxed)) {
-            if (pool_->error() != 0) fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
+            if (pool_->error() != 0 && (copies() || pool_->backed() < least_frames(shared_->workers.size(), held_)))
+                fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
             retry_installs();
+            shed();
             serve_demands();
             prefetch();
             flights_->pump();
@@ -234,7 +241,7 @@ void PagerLoop::wake(uint32_t extent) noexcept {
 void PagerLoop::serve_demands() noexcept {
     size_t kept = 0;
     for (const uint32_t extent : demands_) {
-        if (state(extent) == kAbsent && !begin_read(extent, next_use(extent), true)) {
+        if (state(extent) == kAbsent && !begin_read(extent, next_use(extent, least_position()), true)) {
             starved_ = true;
             demands_[kept++] = extent;
         } else {
@@ -270,13 +277,15 @@ void PagerLoop::prefetch() noexcept {
 
 bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept {
     if (!residency_.pinned[extent] && !make_room(ordinal, demanded)) return false;
+    // After the budget shrank the ring may still hold what a pinned Extent's frame was to come from.
+    if (free_frames_.empty() && demanded && ring_.size() > ring_cap_) (void)drop_farthest(ordinal);
     if (free_frames_.empty()) return false;  // still being populated, or (by copy) all staging frames hold reads
     const uint32_t frame = free_frames_.back();
     free_frames_.pop_back();
     frame_of_[extent] = frame;
     if (!residency_.pinned[extent]) ring_.push_back({extent, ordinal});
     ++reading_;
-    ++frames_in_use_;
+    shared_->counters.frames_in_use.store(++frames_in_use_, std::memory_order_relaxed);
     if (frames_in_use_ > shared_->counters.peak_frames.load(std::memory_order_relaxed))
         shared_->counters.peak_frames.store(frames_in_use_, std::memory_order_relaxed);
     set_state(extent, kReading);
@@ -326,15 +335,15 @@ bool PagerLoop::drop_farthest(uint64_t than) noexcept {
     return true;
 }
 
-// When the plan says the Extent is touched next; without a plan for it, now.
-uint64_t PagerLoop::next_use(uint32_t extent) const noexcept {
+// When the plan says the Extent is touched next; where there is no plan for it, `unplanned`.
+uint64_t PagerLoop::next_use(uint32_t extent, uint64_t unplanned) const noexcept {
     const uint64_t least = least_position();
     for (const PlanItem& item : plan_) {
         if (extent < item.first || extent - item.first >= item.count) continue;
         const uint64_t ordinal = item.ordinal + (extent - item.first);
         if (ordinal >= least) return ordinal;
     }
-    return least;
+    return unplanned;
 }
 
 uint64_t PagerLoop::least_position() const noexcept {
@@ -342,6 +351,13 @@ uint64_t PagerLoop::least_position() const noexcept {
     for (const WorkerSlot& worker : shared_->workers)
         least = std::min(least, worker.position.load(std::memory_order_seq_cst));
     return least;
+}
+
+uint64_t PagerLoop::greatest_position() const noexcept {
+    uint64_t greatest = 0;
+    for (const WorkerSlot& worker : shared_->workers)
+        greatest = std::max(greatest, worker.position.load(std::memory_order_seq_cst));
+    return greatest;
 }
 
 // The Position at which the next streamed Extent is behind everybody; never where nobody waits for a frame.
@@ -407,7 +423,7 @@ int PagerLoop::next_timeout() const noexcept {
 void PagerLoop::evict(uint32_t extent) noexcept {
     // Absent before the pages go: a worker that looks now asks for it instead of walking into a fault.
     set_state(extent, kAbsent);
-    --frames_in_use_;
+    shared_->counters.frames_in_use.store(--frames_in_use_, std::memory_order_relaxed);
     add(shared_->counters.evictions, 1);
     const uint32_t frame = frame_of_[extent];
     const auto outcome = installer_->evict(slot(extent), frame == kNoFrame ? nullptr : pool_->frame(frame));
@@ -417,10 +433,12 @@ void PagerLoop::evict(uint32_t extent) noexcept {
     }
     if (frame == kNoFrame) return;
     frame_of_[extent] = kNoFrame;
-    if (outcome == Installer::Eviction::kKept)
+    if (outcome == Installer::Eviction::kKept) {
         free_frames_.push_back(frame);
-    else
+    } else {
         pool_->give(frame);  // which has it populated anew
+        --frames_;
+    }
 }
 
 void PagerLoop::set_state(uint32_t extent, ExtentState state) noexcept {

@@ -31,7 +31,10 @@ class PagerLoop {
     void run() noexcept;
 
     const std::byte* region() const { return region_.base(); }
+    // As chosen at the start. After that the pager's thread alone knows.
     const Residency& residency() const { return residency_; }
+    bool copies() const { return installer_->copies(); }
+    const FramePool& pool() const { return *pool_; }
     std::string rungs() const;
     // A fault waits to be taken; any thread.
     bool faults_wait() const noexcept { return uffd_.faults_wait(); }
@@ -39,6 +42,7 @@ class PagerLoop {
 
   private:
     static constexpr uint32_t kNoFrame = UINT32_MAX;
+    static constexpr uint64_t kNever = UINT64_MAX - 1;  // the ordinal of an Extent that no plan mentions
 
     struct Resident {  // a streamed Extent that holds a place in the ring
         uint32_t extent;
@@ -56,6 +60,7 @@ class PagerLoop {
     void take_wants() noexcept;
     void take_faults() noexcept;
     void take_landings() noexcept;
+    void take_budget() noexcept;
     void look_after_uffd() noexcept;
     int next_timeout() const noexcept;
     void wake(uint32_t extent) noexcept;
@@ -68,11 +73,13 @@ class PagerLoop {
     bool make_room(uint64_t ordinal, bool demanded) noexcept;
     bool evict_consumed() noexcept;
     bool drop_farthest(uint64_t than) noexcept;
+    void shed() noexcept;
     size_t pool_frames() const noexcept {
         return installer_->copies() ? residency_.staging : residency_.n_pinned + residency_.ring;
     }
-    uint64_t next_use(uint32_t extent) const noexcept;
+    uint64_t next_use(uint32_t extent, uint64_t unplanned) const noexcept;
     uint64_t least_position() const noexcept;
+    uint64_t greatest_position() const noexcept;
     uint64_t wake_position() const noexcept;
 
     // What becomes of an Extent
@@ -89,6 +96,7 @@ class PagerLoop {
 
     const File& file_;
     const Layout layout_;
+    const size_t held_;
     PagerShared* const shared_;
     std::function<void(const char*)> on_unanswerable_;
     Uffd uffd_;  // closes after queue, pool and Region are gone: whoever still slept in a fault would read zeros
@@ -105,8 +113,9 @@ class PagerLoop {
     std::vector<uint64_t> fault_since_ns_;
 
     std::vector<uint32_t> free_frames_;
+    size_t frames_ = 0;                       // free or in use: taken from the pool
     std::vector<Resident> ring_;              // streamed Extents, reading or present
-    size_t ring_cap_ = 0;
+    size_t ring_cap_ = 0;                     // after the budget shrank there may be more for a moment, see shed()
     std::vector<PlanItem> plan_;              // fixed capacity, oldest first
     uint64_t cursor_ = 0;                     // next ordinal to prefetch
     bool starved_ = false;                    // prefetch or a demand waits for a frame

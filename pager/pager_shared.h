@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pager/message_queue.h"
+#include "pager/residency_policy.h"
 
 namespace weir::pager {
 
@@ -37,8 +38,15 @@ struct Counters {
         hollow_frames{0};
     std::atomic<uint64_t> busy_ns{0}, extent_ns{0};  // time with reads under way, and that time times their number
     std::atomic<size_t> peak_frames{0};
+    std::atomic<size_t> frames_in_use{0};
     std::atomic<int> move_error{0};       // why pages could not be moved, last
     std::atomic<uint32_t> restored{0};    // stray closes of the uffd that were made good
+};
+
+// A new budget on its way to the pager thread, which swaps its own residency for this one: it must not allocate.
+struct BudgetOrder {
+    Residency residency;
+    std::atomic<bool> taken{false};  // release by the pager; then it may be freed
 };
 
 struct PagerShared {
@@ -49,6 +57,7 @@ struct PagerShared {
     size_t n_extents;
     std::vector<WorkerSlot> workers;
     MessageQueue messages;
+    std::atomic<BudgetOrder*> order{nullptr};  // the newest that was not taken; release by who orders
 
     // The sleeping pager's wake-up. Both sides are sequentially consistent: the pager sets `sleeping` and then looks for
     // mail and positions once more; the others change mail or position and then look at `sleeping`. One of the two sees

@@ -52,4 +52,20 @@ Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool
     return r;
 }
 
+Residency change_residency(const Residency& now, size_t frames, size_t workers, bool copies, size_t held) {
+    const size_t n = now.pinned.size();
+    Residency r = choose_residency(n, frames, workers, copies, held);
+    const bool grows = r.n_pinned > now.n_pinned;
+    const size_t candidates = grows ? n - now.n_pinned : now.n_pinned;
+    const size_t changes = grows ? r.n_pinned - now.n_pinned : now.n_pinned - r.n_pinned;
+    r.pinned = now.pinned;
+    size_t seen = 0;
+    for (size_t e = 0; e < n; ++e) {
+        if (now.pinned[e] == grows) continue;  // every candidates/changes-th of the others changes sides
+        if ((seen + 1) * changes / candidates != seen * changes / candidates) r.pinned[e] = grows;
+        ++seen;
+    }
+    return r;
+}
+
 }  // namespace weir::pager

@@ -32,4 +32,8 @@ struct Residency {
 // staging. Requires frames >= least_frames(workers, held), or everything pinned.
 Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies, size_t held = 2);
 
+// The same for a pager that is under way with `now`: what stays pinned stays the same, so that a smaller budget reads
+// nothing for it and a larger one pins what streams by. As evenly spread as that allows.
+Residency change_residency(const Residency& now, size_t frames, size_t workers, bool copies, size_t held = 2);
+
 }  // namespace weir::pager

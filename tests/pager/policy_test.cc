@@ -117,5 +117,49 @@ TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
     }
 }
 
+TEST(Residency, ChangesNestAndStaySpread) {
+    const unsigned seed = std::random_device{}();
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    for (int round = 0; round < 40; ++round) {
+        const size_t n = 30 + random() % 1000;
+        const size_t workers = 1 + random() % 4;
+        const bool copies = random() % 2 != 0;
+        const size_t least = least_frames(workers) + 2;
+        Residency now = choose_residency(n, least + random() % n, workers, copies);
+        for (int change = 0; change < 50; ++change) {
+            const size_t frames = least + random() % n;
+            const Residency next = change_residency(now, frames, workers, copies);
+            const Residency fresh = choose_residency(n, frames, workers, copies);
+            ASSERT_EQ(next.n_pinned, fresh.n_pinned);
+            ASSERT_EQ(next.ring, fresh.ring);
+            ASSERT_EQ(next.staging, fresh.staging);
+            size_t pinned = 0;
+            for (size_t e = 0; e < n; ++e) {
+                pinned += next.pinned[e];
+                if (next.n_pinned <= now.n_pinned) {
+                    ASSERT_LE(next.pinned[e], now.pinned[e]);
+                }
+                if (next.n_pinned >= now.n_pinned) {
+                    ASSERT_GE(next.pinned[e], now.pinned[e]);
+                }
+            }
+            ASSERT_EQ(pinned, next.n_pinned);
+            // Not as even as a fresh choice, but the walk never streams far more than its share at a stretch: reads may
+            // fall behind by that many Extents of 2 MiB.
+            const auto streamed = static_cast<double>(n - pinned);
+            double seen = 0, most = 0, least_ahead = 0;
+            for (size_t e = 0; e < n; ++e) {
+                seen += !next.pinned[e];
+                const double ahead = seen - streamed * static_cast<double>(e + 1) / static_cast<double>(n);
+                most = std::max(most, ahead);
+                least_ahead = std::min(least_ahead, ahead);
+            }
+            ASSERT_LE(most - least_ahead, 8 + static_cast<double>(n) / 50) << "change " << change;
+            now = next;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace weir::pager

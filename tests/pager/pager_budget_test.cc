@@ -1,0 +1,183 @@
+// The budget changes while a team walks: every byte stays right, what is held follows the budget, and nothing is read
+// for the change itself.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "pager/pager.h"
+#include "pager/residency_policy.h"
+#include "pager/system.h"
+#include "tests/pager/fault_fixture.h"
+
+namespace weir::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using pager::InstallRung;
+using pager::PagerOptions;
+
+struct Case {
+    const char* name;
+    size_t extent_bytes;
+    size_t workers;
+    bool gates;
+    bool plans;
+    InstallRung install;
+};
+
+class Budget : public ::testing::TestWithParam<Case> {
+  protected:
+    void SetUp() override { WEIR_NEEDS_UFFD(); }
+
+    void open(const Case& c, size_t frames) {
+        case_ = c;
+        pattern_ = std::make_unique<PatternFile>(kN * c.extent_bytes);
+        file_ = std::make_unique<pager::File>(pager::File::open(pattern_->path(), pager::IoMode::kAuto));
+        ranges_ = {{0, 0, kN * c.extent_bytes}};
+        PagerOptions o;
+        o.workers = c.workers;
+        o.frames = frames;
+        o.gates = c.gates;
+        o.install = c.install;
+        o.on_unanswerable = end;
+        pager_ = pager::Pager::start(*file_, pager::cut_layout(ranges_, c.extent_bytes), std::move(o));
+    }
+
+    // A team walks passes [first, first + n), until it is done or `stop`. Returns passes walked.
+    size_t walk(size_t first, size_t n, const std::atomic<bool>* stop = nullptr) {
+        std::barrier gate(static_cast<ptrdiff_t>(case_.workers));
+        std::atomic<size_t> walked{0};
+        std::atomic<bool> leave{false};
+        std::vector<std::jthread> team;
+        for (size_t w = 0; w < case_.workers; ++w) {
+            team.emplace_back([&, w] {
+                for (size_t pass = first; pass < first + n; ++pass) {
+                    if (w == 0 && case_.plans) {
+                        if (pass == first) pager_->plan(pass * kN, 0, kN);
+                        if (pass + 1 < first + n) pager_->plan((pass + 1) * kN, 0, kN);
+                    }
+                    if (w == 0) leave = stop != nullptr && stop->load();
+                    gate.arrive_and_wait();
+                    if (leave) return;
+                    for (size_t e = 0; e < kN; ++e) {
+                        if (!pager_->acquire(w, e, e)) right_ = false;
+                        const uint64_t part = case_.extent_bytes / case_.workers;
+                        const uint64_t begin = e * case_.extent_bytes + w * part;
+                        if (!image_is_right(pager_->region(), ranges_, begin, begin + part, pattern_->bytes())) right_ = false;
+                        pager_->publish(w, pass * kN + e + 1);
+                    }
+                    gate.arrive_and_wait();
+                    if (w == 0) ++walked;
+                }
+            });
+        }
+        team.clear();
+        return walked;
+    }
+
+    // True where no more frames hold memory than the budget says, half a second after it was set.
+    bool holds() const {
+        const pager::PagerStats s = pager_->stats();
+        return s.held_frames <= s.budget_frames;
+    }
+
+    static constexpr size_t kN = 64;
+    Case case_{};
+    std::unique_ptr<PatternFile> pattern_;
+    std::unique_ptr<pager::File> file_;
+    std::vector<pager::ImageRange> ranges_;
+    std::unique_ptr<pager::Pager> pager_;
+    std::atomic<bool> right_{true};
+};
+
+TEST_P(Budget, GoesUpAndDownAtRandomWhileATeamWalks) {
+    const Case c = GetParam();
+    open(c, 40);
+    const unsigned seed = std::random_device{}();
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    std::atomic<bool> stop{false};
+    size_t walked = 0;
+    std::jthread walker([&] { walked = walk(0, SIZE_MAX / kN / 2, &stop); });
+    const auto until = Clock::now() + 4s;
+    while (Clock::now() < until) {
+        const size_t wanted = random() % (kN + 10);
+        const size_t in_force = pager_->set_budget(wanted);
+        EXPECT_GE(in_force, std::min(wanted, kN));
+        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 30));
+        if (random() % 4 != 0) continue;  // else: several changes in a row, one of which may never be seen
+        for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(holds()) << pager_->stats().held_frames << " frames hold memory, " << in_force << " in force";
+    }
+    stop = true;
+    walker.join();
+    EXPECT_TRUE(right_);
+    EXPECT_GT(walked, 3u);
+    EXPECT_GT(pager_->stats().budget_changes, 20u);
+    EXPECT_EQ(pager_->failure(), "");
+}
+
+TEST_P(Budget, ShrinksWhileNobodyWalks) {
+    const Case c = GetParam();
+    open(c, kN + 2);
+    walk(0, 2);
+    for (const size_t frames : {50, 30, 0, 40, 12}) {
+        const size_t in_force = pager_->set_budget(frames);
+        EXPECT_GE(in_force, frames);
+        for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(holds()) << pager_->stats().held_frames << " of " << in_force;
+        if (c.install == InstallRung::kAuto) {
+            EXPECT_LE(pager_->stats().held_frames * c.extent_bytes, in_force * c.extent_bytes);
+        }
+    }
+    walk(2, 2);
+    EXPECT_TRUE(right_);
+}
+
+TEST_P(Budget, NothingIsReadForAChange) {
+    const Case c = GetParam();
+    if (!c.gates || !c.plans) return;  // only with plans and gates are reads exact
+    open(c, 40);
+    walk(0, 3);
+    size_t pass = 3;
+    // Frames that the walk before left, and reads ahead that it did not use.
+    const auto slack = [&] { return (pager_->stats().ring_frames + 4) * c.extent_bytes; };
+    for (const size_t frames : {20, 30, 55, 25, 64}) {
+        pager_->set_budget(frames);
+        for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+        const uint64_t before = pager_->stats().bytes_read;
+        const size_t pinned_before = pager_->stats().pinned_extents;
+        walk(pass, 4);
+        pass += 4;
+        const uint64_t read = pager_->stats().bytes_read - before;
+        const uint64_t streamed = kN - pinned_before;
+        // What is newly pinned is read as often as it would have been: in the first pass.
+        EXPECT_LE(read, (4 * streamed + kN - streamed) * c.extent_bytes + slack()) << frames;
+        const uint64_t steady_before = pager_->stats().bytes_read;
+        walk(pass, 4);
+        pass += 4;
+        const uint64_t steady = pager_->stats().bytes_read - steady_before;
+        EXPECT_LE(steady, 4 * (kN - pager_->stats().pinned_extents) * c.extent_bytes + slack()) << frames;
+    }
+    EXPECT_TRUE(right_);
+}
+
+constexpr size_t kSmall = 64 << 10;
+constexpr size_t kHuge = 2 << 20;
+
+INSTANTIATE_TEST_SUITE_P(Rungs, Budget,
+                         ::testing::Values(Case{"Move2M", kHuge, 2, true, true, InstallRung::kAuto},
+                                           Case{"Move64K", kSmall, 2, true, true, InstallRung::kAuto},
+                                           Case{"Move64KFaults", kSmall, 2, false, true, InstallRung::kAuto},
+                                           Case{"Move64KNoPlan", kSmall, 2, true, false, InstallRung::kAuto},
+                                           Case{"Copy64K", kSmall, 2, true, true, InstallRung::kCopy},
+                                           Case{"Copy64KFaults", kSmall, 4, false, true, InstallRung::kCopy}),
+                         [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace weir::test
