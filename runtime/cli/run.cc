@@ -147,6 +147,7 @@ int run(const RunOptions& o) {
     bool output_ok = true;
     std::string answer;
     GenerateHooks hooks;
+    generate_options.warmup_tokens = o.warmup_tokens;
     hooks.stop = &stop_wanted;
     hooks.on_token = [&](TokenId id) {
         const std::string piece = tokenizer->piece(id);

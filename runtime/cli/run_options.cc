@@ -77,6 +77,8 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
     parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
+    parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
+        ->check(CLI::Range(size_t{1}, size_t{1} << 20));
     parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
 }

@@ -28,6 +28,7 @@ struct RunOptions {
     SamplerOptions sampler;
     std::optional<uint64_t> seed;
     bool ignore_end = false;
+    size_t warmup_tokens = 2;
     KvType kv_type = KvType::kF16;
     bool float_activations = false;
     StoreOptions store;

@@ -88,7 +88,8 @@ void print_statistics(const RunReport& r) {
                      paging_mode_name(r.store.mode));
     }
     if (g.steady) {
-        std::fprintf(stderr, "weir: per token from the third on: %.2f MiB read, %.2f faults; %.0f %% of the time waiting; bounded by %s\n",
+        std::fprintf(stderr, "weir: per token after %zu: %.2f MiB read, %.2f faults; %.0f %% of the time waiting; bounded by %s\n",
+                     r.options->warmup_tokens,
                      per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
                      per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
     }
@@ -133,7 +134,17 @@ bool print_json(const RunReport& r) {
                            {"extents_in_flight", s.extents_in_flight},
                            {"bounded_by", bounded_by(r)}};
     if (g.steady) {
-        // Where the kernel pages, only /proc/self/io knows what was read.
+    j["steady"] = nullptr;
+        const GenerateResult::Steady& t = *g.steady;
+        j["steady"] = {{"warmup_tokens", r.options->warmup_tokens},
+                       {"tokens", t.tokens},
+                       {"seconds", t.seconds},
+                       {"cpu_seconds", t.cpu_seconds},
+                       {"io_read_bytes", t.storage_bytes},
+                       {"faults", t.faults},
+                       {"major_faults", t.major_faults},
+                       {"waits", t.waits},
+                       {"stall_ms", static_cast<double>(t.stall_us) / 1000}};
         paging["bytes_read_per_token"] = per_token(ours ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady);
         paging["io_read_bytes_per_token"] = per_token(g.steady->storage_bytes, *g.steady);
         paging["faults_per_token"] = per_token(g.steady->faults, *g.steady);

@@ -18,9 +18,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
 
-double cpu_seconds() {
+struct rusage own_usage() {
     struct rusage u;
     ::getrusage(RUSAGE_SELF, &u);
+    return u;
+}
+
+double cpu_seconds(const struct rusage& u) {
     return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
            static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
@@ -61,7 +65,7 @@ struct Mark {
     Clock::time_point time = Clock::now();
     StoreStats store;
     uint64_t storage = storage_bytes_read();
-    double cpu = cpu_seconds();
+    struct rusage usage = own_usage();
 };
 
 GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t tokens) {
@@ -71,8 +75,10 @@ GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t token
     s.bytes_read = b.store.bytes_read - a.store.bytes_read;
     s.storage_bytes = b.storage - a.storage;
     s.faults = b.store.faults - a.store.faults;
+    s.major_faults = static_cast<uint64_t>(b.usage.ru_majflt - a.usage.ru_majflt);
+    s.waits = b.store.waits - a.store.waits;
     s.stall_us = b.store.stall_us - a.store.stall_us;
-    s.cpu_seconds = b.cpu - a.cpu;
+    s.cpu_seconds = cpu_seconds(b.usage) - cpu_seconds(a.usage);
     s.pager_cpu_seconds = static_cast<double>(b.store.pager_cpu_us - a.store.pager_cpu_us) / 1e6;
     return s;
 }
@@ -135,7 +141,7 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             first_token = Clock::now();
             result.prompt_s = seconds_between(begin, first_token);
         }
-        if (result.ids.size() == 2) {
+        if (result.ids.size() == options.warmup_tokens) {
             steady_from.emplace();
             steady_from->store = store.stats();
         }
@@ -162,10 +168,10 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     result.decode_s = seconds_between(first_token, Clock::now());
     result.mean_entropy = entropy / static_cast<double>(result.ids.size());
     result.logits_hash = hash.text();
-    if (result.ids.size() >= 3) {
+    if (steady_from && result.ids.size() > options.warmup_tokens) {
         Mark now;
         now.store = store.stats();
-        result.steady = steady_between(*steady_from, now, result.ids.size() - 2);
+        result.steady = steady_between(*steady_from, now, result.ids.size() - options.warmup_tokens);
     }
     return result;
 }

@@ -26,6 +26,7 @@ struct GenerateOptions {
     SamplerOptions sampler;
     size_t max_tokens = SIZE_MAX;
     bool ignore_end = false;  // go on after an end-of-generation token
+    size_t warmup_tokens = 2; // before a steady state is expected; at least 1
 };
 
 struct GenerateResult {
@@ -36,13 +37,15 @@ struct GenerateResult {
     double mean_entropy = 0;   // nats per generated token, of the softmax at temperature 1
     std::string logits_hash;   // XXH64 over the raw F32 logits of every generated step, 16 hex digits
 
-    // From the third token on, where a steady state can be expected; nothing for shorter answers.
+    // What followed the warm-up; nothing for answers that end with it.
     struct Steady {
         size_t tokens = 0;
         double seconds = 0;
         uint64_t bytes_read = 0;     // by the store
         uint64_t storage_bytes = 0;  // by /proc/self/io
-        uint64_t faults = 0;
+        uint64_t faults = 0;         // of userfaultfd
+        uint64_t major_faults = 0;   // that waited for storage, of the process
+        uint64_t waits = 0;          // at gates
         uint64_t stall_us = 0;
         double cpu_seconds = 0;      // of the process
         double pager_cpu_seconds = 0;  // of them, the pager thread's
