@@ -2,8 +2,8 @@
 """Shows on one model that paging changes nothing but where the weights are, and that the budget holds.
 
 At 90, 75, 50 and 25 %, with 1 and 2 threads, weir runs the same prompt
-  - by userfaultfd with gates and without, --ram being that share of the model file, in a memory cgroup (v1 or v2) whose hard
-    limit is the very same number where one may be made, by mmap, and with all weights resident;
+  - by userfaultfd with gates and without, and by an advised mapping, --ram being that share of the model file, in a memory
+    cgroup (v1 or v2) whose hard limit is the very same number where one may be made, by mmap, and with all weights resident;
 and it is checked that
   - text and logits are the same everywhere;
   - the process stays at or below its budget (VmHWM), and nothing is killed by the limit;
@@ -109,9 +109,9 @@ def main():
         for percent in map(int, options.limits.split()):
             limit = os.path.getsize(options.model) * percent // 100
             budget = ['--weights-ram', f'{percent}%'] if options.weights_only else ['--ram', str(limit)]
-            for gates in ('on', 'off'):
-                said, error = run(options, threads, 'uffd', [*budget, '--gates', gates], limit if limited else None)
-                show(f'uffd {percent} %, {threads} threads, gates {gates}', said, error, reference, gates == 'on')
+            for mode, gates in (('uffd', 'on'), ('uffd', 'off'), ('advised', 'on')):
+                said, error = run(options, threads, mode, [*budget, '--gates', gates], limit if limited else None)
+                show(f'{mode} {percent} %, {threads} threads, gates {gates}', said, error, reference, gates == 'on')
     print(f'{bad} runs with complaints' if bad else 'all runs hold')
     return 1 if bad else 0
 

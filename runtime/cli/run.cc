@@ -83,12 +83,12 @@ void warn_of_context(const RunOptions& o, const ModelConfig& config) {
                  o.model.c_str(), config.n_ctx_train, o.context);
 }
 
-Budget choose_budget(const RunOptions& o, const GgufFile& file, const ModelConfig& config, size_t threads,
+Budget choose_budget(const RunOptions& o, PagingMode mode, const GgufFile& file, const ModelConfig& config, size_t threads,
                      size_t kv_bytes, size_t activation_bytes) {
     const ModelMap map = build_model_map(file, config, pager::page_size());
-    if (o.store.mode == PagingMode::kMmap && (o.ram || o.weights_ram))
+    if (mode == PagingMode::kMmap && (o.ram || o.weights_ram))
         std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
-    return divide_memory(budget_input(o, o.store.mode, map, config, threads, kv_bytes, activation_bytes));
+    return divide_memory(budget_input(o, mode, map, config, threads, kv_bytes, activation_bytes));
 }
 
 int run(const RunOptions& o) {
@@ -113,10 +113,12 @@ int run(const RunOptions& o) {
                     "; give a larger one (-c) or a shorter prompt");
     const size_t batch = std::clamp<size_t>(prompt.size(), 1, o.batch);
     const BufferShape shape = {batch, 1, context, threads};
-    const Budget budget = choose_budget(o, file, config, threads, KvCache::bytes(config, o.kv_type, context),
-                                        ActivationBuffers::bytes(config, shape));
-
     StoreOptions store_options = o.store;
+    const std::string fallback = fall_back(&store_options);
+    if (!fallback.empty())
+        std::fprintf(stderr, "weir: warning: %s; going on with --paging advised: same text, softer budget\n", fallback.c_str());
+    const Budget budget = choose_budget(o, store_options.mode, file, config, threads, KvCache::bytes(config, o.kv_type, context),
+                                        ActivationBuffers::bytes(config, shape));
     store_options.frame_bytes = budget.frames;
     store_options.workers = threads;
     store_options.progress = ::isatty(STDERR_FILENO) != 0 && !o.quiet;
@@ -134,6 +136,7 @@ int run(const RunOptions& o) {
     report.kernels = kernels->name;
     report.threads = threads;
     report.context = context;
+    report.fallback = fallback;
     report.seed = o.seed ? *o.seed : std::random_device{}();
     report.load_s = std::chrono::duration<double>(Clock::now() - start).count();
     report.store = store->stats();
@@ -144,10 +147,10 @@ int run(const RunOptions& o) {
     generate_options.sampler.seed = report.seed;
     generate_options.max_tokens = o.n_tokens < 0 ? SIZE_MAX : static_cast<size_t>(o.n_tokens);
     generate_options.ignore_end = o.ignore_end;
+    generate_options.warmup_tokens = o.warmup_tokens;
     bool output_ok = true;
     std::string answer;
     GenerateHooks hooks;
-    generate_options.warmup_tokens = o.warmup_tokens;
     hooks.stop = &stop_wanted;
     hooks.on_token = [&](TokenId id) {
         const std::string piece = tokenizer->piece(id);

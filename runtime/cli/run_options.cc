@@ -59,8 +59,8 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
     parser.get_option("--weights-ram")->group(memory);
     add_choice<PagingMode>(parser, "--paging", &o->store.mode,
-                           {{"uffd", PagingMode::kUffd}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
-                           "uffd (default): our own paging; mmap: the kernel's; resident: all weights in memory");
+                           {{"uffd", PagingMode::kUffd}, {"advised", PagingMode::kAdvised}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
+                           "uffd (default): our own paging; advised: ours by advice to the kernel, where userfaultfd is not to be had; mmap: the kernel's; resident: all weights in memory");
     parser.get_option("--paging")->group(memory);
     add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "of the KV cache (default: f16)");
     parser.get_option("--kv-type")->group(memory);

@@ -24,7 +24,7 @@ double per_token(uint64_t n, const GenerateResult::Steady& s) {
 double wait_share(const RunReport& r) {
     const GenerateResult::Steady& s = *r.result.steady;
     if (s.seconds <= 0) return 0;
-    if (r.store.mode == PagingMode::kUffd) return static_cast<double>(s.stall_us) / 1e6 / s.seconds;
+    if (pages_by_budget(r.store.mode)) return static_cast<double>(s.stall_us) / 1e6 / s.seconds;
     if (s.storage_bytes == 0) return 0;
     return std::max(0.0, 1 - s.cpu_seconds / (s.seconds * static_cast<double>(r.threads)));
 }
@@ -59,7 +59,7 @@ void print_configuration(const RunReport& r) {
                  r.options->model.c_str(), r.config->n_layers, r.config->dim, mib(s.weights_bytes), r.threads, r.kernels,
                  activations_name(*r.options), r.context, kv_type_name(r.options->kv_type));
     std::fprintf(stderr, "weir: paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
-    if (s.mode == PagingMode::kUffd) {
+    if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
                      r.options->store.gates ? "on" : "off", mib(r.budget.ram), mib(s.frame_bytes), mib(s.resident_bytes),
                      mib(s.ring_bytes), static_cast<unsigned long long>(s.extent_bytes >> 10));
@@ -75,7 +75,7 @@ void print_statistics(const RunReport& r) {
     if (g.finish == FinishReason::kContext)
         std::fprintf(stderr, "weir: the context of %zu tokens is full; a larger one (-c) lets the answer go on\n", r.context);
     const double peak = mib(resident_peak());
-    if (r.store.mode == PagingMode::kUffd) {
+    if (pages_by_budget(r.store.mode)) {
         std::fprintf(stderr, "weir: memory %.1f MiB at most, budget %.1f MiB; weights resident %.1f of %.1f MiB, read %.1f MiB\n", peak,
                      mib(r.budget.ram), mib(r.store.resident_bytes), mib(r.store.weights_bytes), mib(r.store.bytes_read));
         if (r.store.read_retries + r.store.copied_moves > 0) {
@@ -99,7 +99,7 @@ bool print_json(const RunReport& r) {
     using nlohmann::ordered_json;
     const GenerateResult& g = r.result;
     const StoreStats& s = r.store;
-    const bool ours = s.mode == PagingMode::kUffd;
+    const bool ours = s.mode == PagingMode::kUffd;  // else only /proc/self/io knows what was read
     ordered_json j;
     j["text"] = *r.text;
     j["prompt_ids"] = *r.prompt;
@@ -110,6 +110,7 @@ bool print_json(const RunReport& r) {
                     {"prompt_tokens_per_s", prompt_tokens_per_s(r)},
                     {"decode_tokens_per_s", decode_tokens_per_s(g)}};
     ordered_json paging = {{"mode", paging_mode_name(s.mode)},
+                           {"fallback", r.fallback.empty() ? ordered_json(nullptr) : ordered_json(r.fallback)},
                            {"rungs", s.rungs},
                            {"gates", r.options->store.gates},
                            {"weights_bytes", s.weights_bytes},
@@ -133,8 +134,8 @@ bool print_json(const RunReport& r) {
                            {"pager_cpu_share", nullptr},
                            {"extents_in_flight", s.extents_in_flight},
                            {"bounded_by", bounded_by(r)}};
-    if (g.steady) {
     j["steady"] = nullptr;
+    if (g.steady) {
         const GenerateResult::Steady& t = *g.steady;
         j["steady"] = {{"warmup_tokens", r.options->warmup_tokens},
                        {"tokens", t.tokens},
@@ -153,7 +154,7 @@ bool print_json(const RunReport& r) {
         if (ours) paging["pager_cpu_share"] = g.steady->pager_cpu_seconds / g.steady->seconds;
     }
     j["paging"] = std::move(paging);
-    j["memory"] = {{"budget_bytes", ours ? ordered_json(r.budget.ram) : ordered_json(nullptr)},
+    j["memory"] = {{"budget_bytes", pages_by_budget(s.mode) ? ordered_json(r.budget.ram) : ordered_json(nullptr)},
                    {"peak_rss_bytes", resident_peak()},
                    {"kv_cache_bytes", r.budget.kv_cache},
                    {"activation_bytes", r.budget.activations}};

@@ -21,6 +21,7 @@ struct RunReport {
     size_t context = 0;
     uint64_t seed = 0;
     double load_s = 0;
+    std::string fallback;  // why the weights are not paged as was asked for; "" where they are
     StoreStats store;
     GenerateResult result;
     const std::vector<TokenId>* prompt = nullptr;

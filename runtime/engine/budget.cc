@@ -17,6 +17,8 @@ constexpr uint64_t kReserve = 8u << 20;
 constexpr uint64_t kReservePerThread = 256u << 10;
 // One page of page table per 2 MiB huge page of the frames, and as much again for the Region's upper levels.
 constexpr uint64_t kTablesShare = 256;
+// Of a file mapping, whatever of it is in memory: eight bytes per page, which the kernel keeps once they were used.
+constexpr uint64_t kMappingTablesShare = 512;
 
 std::string mib(uint64_t bytes) {
     char text[32];
@@ -32,11 +34,12 @@ Budget divide_memory(const BudgetInput& in) {
     b.kv_cache = in.kv_cache;
     b.activations = in.activations;
     b.reserve = kReserve + kReservePerThread * (in.threads + 2);
+    if (in.mode == PagingMode::kAdvised) b.reserve += in.weights / kMappingTablesShare;
     const uint64_t fixed = b.base + b.kv_cache + b.activations + b.reserve;
 
     if (in.ram) {
         b.ram = *in.ram;
-    } else if (in.weights_ram && in.mode == PagingMode::kUffd) {
+    } else if (in.weights_ram && pages_by_budget(in.mode)) {
         b.ram = fixed + *in.weights_ram + *in.weights_ram / kTablesShare;
     } else {
         b.ram = in.limits.sensible();

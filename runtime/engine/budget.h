@@ -30,7 +30,7 @@ struct Budget {
     uint64_t activations = 0;
     uint64_t reserve = 0;   // code not yet touched, stacks, the allocator, rings
     uint64_t tables = 0;    // page tables for the frames
-    uint64_t frames = 0;    // what is left for weights (uffd); 0 for the other modes
+    uint64_t frames = 0;    // what is left for weights (uffd, advised); 0 for the other modes
 };
 
 // Throws UsageError with figures where the budget cannot hold what must be in memory.

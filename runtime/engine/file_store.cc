@@ -4,32 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 
 #include "pager/system.h"
+#include "runtime/engine/sigbus.h"
 #include "runtime/engine/store_base.h"
 #include "runtime/error.h"
 
 namespace weir {
 namespace {
-
-// A read of a mapped page that the file no longer has is a SIGBUS: the process must end with a line, not by the
-// signal. Only what is async-signal-safe happens here.
-void on_sigbus(int) {
-    static std::atomic_flag told;
-    if (told.test_and_set()) {  // another worker is saying it
-        for (;;) ::pause();
-    }
-    static constexpr char kText[] =
-        "weir: the model file could not be read while it was mapped: it shrank, or its device failed\n";
-    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
-    ::_exit(1);
-}
 
 class FileStore : public StoreBase {
   public:
@@ -79,9 +65,7 @@ class FileStore : public StoreBase {
             throw Error(file_.path() + ": cannot map: " + std::strerror(errno));
         }
         base_ = static_cast<const std::byte*>(mapping_);
-        struct sigaction action = {};
-        action.sa_handler = on_sigbus;
-        ::sigaction(SIGBUS, &action, nullptr);
+        end_with_a_line_on_sigbus();
     }
 
     // Reads every page that holds tensor data, in large aligned reads; base_ stands for offset 0 of the file.

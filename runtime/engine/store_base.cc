@@ -33,6 +33,7 @@ pager::File open_file(const std::string& path, const std::string& io) {
 const char* paging_mode_name(PagingMode mode) {
     switch (mode) {
         case PagingMode::kUffd: return "uffd";
+        case PagingMode::kAdvised: return "advised";
         case PagingMode::kMmap: return "mmap";
         case PagingMode::kResident: return "resident";
     }
@@ -50,8 +51,9 @@ StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const Stor
     if (file_.size() != file.file_size()) throw Error(file.path() + ": the file changed while it was opened");
 }
 
-void StoreBase::bind(const std::byte* base, bool by_place) {
-    for (const PlacedTensor& placed : map_.tensors) {
+void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint64_t> places) {
+    for (size_t i = 0; i < map_.tensors.size(); ++i) {
+        const PlacedTensor& placed = map_.tensors[i];
         const GgufTensor& t = *placed.tensor;
         Matrix m;
         m.name = t.name;
@@ -60,13 +62,15 @@ void StoreBase::bind(const std::byte* base, bool by_place) {
         m.cols = t.dims[0];
         m.row_bytes = kernels::row_bytes(t.type, t.dims[0]);
         m.data = base + (by_place ? placed.place : t.offset);
-        m.place = placed.place;
+        m.place = places.empty() ? placed.place : places[i];
         matrices_.emplace(t.name, std::move(m));
     }
 }
 
-void StoreBase::bind_by_place(const std::byte* image) { bind(image, true); }
-void StoreBase::bind_by_offset(const std::byte* file_image) { bind(file_image, false); }
+void StoreBase::bind_by_place(const std::byte* image) { bind(image, true, {}); }
+void StoreBase::bind_by_offset(const std::byte* file_image, std::span<const uint64_t> places) {
+    bind(file_image, false, places);
+}
 
 const Matrix& StoreBase::matrix(const std::string& name) const {
     const auto it = matrices_.find(name);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,10 @@ class StoreBase : public WeightStore {
     std::vector<float> vector(const std::string& name) const override;
 
   protected:
-    // Fills the look-up: pointers by place in the image, or by offset in the file.
+    // Fills the look-up: pointers by place in the image, or by offset in the file. places: of the map's tensors, where the
+    // walk is cut in another way than the map's.
     void bind_by_place(const std::byte* image);
-    void bind_by_offset(const std::byte* file_image);
+    void bind_by_offset(const std::byte* file_image, std::span<const uint64_t> places = {});
 
     // Throws Error where the file has changed or shrunk since it was opened.
     void check_unchanged() const;
@@ -43,7 +45,7 @@ class StoreBase : public WeightStore {
     const kernels::KernelSet* scalar_;  // for the few rows that the store converts itself
 
   private:
-    void bind(const std::byte* base, bool by_place);
+    void bind(const std::byte* base, bool by_place, std::span<const uint64_t> places);
 
     std::map<std::string, Matrix> matrices_;
     uint64_t embedding_row_bytes_ = 0;

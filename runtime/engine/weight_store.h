@@ -1,7 +1,8 @@
 // Where the engine's weights are, and the one place that knows how they get there. The engine sees matrices as plain
 // pointers that never change; before it reads a stretch of them it acquires it, and when it will not touch it again
 // in this pass it releases it. With --paging mmap and resident both cost nothing; with uffd the first waits at the
-// pager's gate and the second moves the Position that prefetch and eviction follow.
+// pager's gate and the second moves the Position that prefetch and eviction follow; advised, which is the same over a
+// file mapping, stands in for uffd where userfaultfd is not to be had.
 //
 // The file must stay as it is while it is in use: that is looked at when a pass begins and when it ends, in all modes, so
 // that no token is made of bytes that changed.
@@ -24,8 +25,10 @@
 
 namespace weir {
 
-enum class PagingMode : uint8_t { kUffd, kMmap, kResident };
+enum class PagingMode : uint8_t { kUffd, kAdvised, kMmap, kResident };
 const char* paging_mode_name(PagingMode mode);
+// True where the weights are paged by us, into frames that a budget counts.
+constexpr bool pages_by_budget(PagingMode mode) { return mode == PagingMode::kUffd || mode == PagingMode::kAdvised; }
 
 // One matrix of the model as the engine reads it: row r lies at data + r * row_bytes.
 struct Matrix {
@@ -60,7 +63,7 @@ struct StoreStats {
 
 struct StoreOptions {
     PagingMode mode = PagingMode::kUffd;
-    uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd); ignored otherwise
+    uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd, advised); ignored otherwise
     size_t workers = 1;
     bool gates = true;
     std::string uffd_source = "auto";  // auto, user-mode-only, device, syscall
@@ -103,5 +106,9 @@ class WeightStore {
 
     virtual StoreStats stats() const = 0;
 };
+
+// Where mode is uffd, no userfaultfd can be had and nobody insisted on a rung of it: changes mode to advised, and returns
+// why, one line. "" where everything stays as it is.
+std::string fall_back(StoreOptions* options);
 
 }  // namespace weir

@@ -1,8 +1,14 @@
 // `weir run` as a user meets it: what it prints, how it ends, and that no input, however bad, ends it by a signal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -22,7 +28,24 @@ using nlohmann::json;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-constexpr const char* kModes[] = {"uffd", "mmap", "resident"};
+constexpr const char* kModes[] = {"uffd", "advised", "mmap", "resident"};
+
+// In a child: userfaultfd fails as it does in many containers, by system call and by device alike. The errno of a
+// system call that seccomp answers is our choice.
+void forbid_userfaultfd() {
+    constexpr unsigned kNewUserfaultfd = 0xaa00;  // USERFAULTFD_IOC_NEW
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + sizeof(uint64_t)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kNewUserfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter = {sizeof program / sizeof program[0], program};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) ::_exit(126);
+}
 
 std::vector<std::string> command(const std::string& model, std::vector<std::string> more) {
     std::vector<std::string> args = {WEIR_PROGRAM, "run", model};
@@ -96,6 +119,8 @@ TEST_F(Run, EveryWayOfPagingGivesTheSameText) {
         for (const char* share : {"90%", "75%", "50%", "25%"}) {
             check({"-t", threads, "--weights-ram", share});
             check({"-t", threads, "--weights-ram", share, "--gates", "off"});
+            check({"-t", threads, "--weights-ram", share, "--paging", "advised"});
+            check({"-t", threads, "--weights-ram", share, "--paging", "advised", "--gates", "off"});
         }
         check({"-t", threads, "--weights-ram", "50%", "--install", "copy"});
         check({"-t", threads, "--weights-ram", "50%", "--reader", "pread"});
@@ -118,6 +143,7 @@ TEST_F(Run, EveryWayOfPagingGivesTheSameText) {
         for (const char* share : {"75%", "25%"}) {
             check({"-t", "2", "--weights-ram", share});
             check({"-t", "2", "--weights-ram", share, "--install", "copy", "--gates", "off"});
+            check({"-t", "2", "--weights-ram", share, "--paging", "advised"});
         }
         ::unsetenv("WEIR_PAGE_SIZE");
     }
@@ -127,6 +153,32 @@ TEST_F(Run, AnImpossiblePageIsRefused) {
     ASSERT_EQ(::setenv("WEIR_PAGE_SIZE", "5000", 1), 0);
     expect_one_line(spawn(command(model_.path(), {"-p", "a", "-n", "1"})), 2);
     ::unsetenv("WEIR_PAGE_SIZE");
+}
+
+// Where userfaultfd is forbidden, the run goes on by advice and says so; who asked for a rung by name gets an error.
+TEST_F(Run, WithoutUserfaultfdItGoesOnByAdviceAndSaysSo) {
+    const TinyModelFile model(paged_shape());
+    const std::vector<std::string> ask = {"-p", "abc", "-n", "6", "--ignore-eos", "--temp", "0", "--weights-ram", "50%", "--json"};
+    const Ended with = spawn(command(model.path(), ask));
+    ASSERT_EQ(with.status, 0) << with.err;
+    EXPECT_TRUE(json::parse(with.out)["paging"]["fallback"].is_null());
+    SpawnOptions forbidden;
+    forbidden.in_child = forbid_userfaultfd;
+    std::vector<std::string> quiet = ask;
+    quiet.push_back("-q");
+    const Ended without = spawn(command(model.path(), quiet), forbidden);
+    ASSERT_EQ(without.status, 0) << without.err;
+    EXPECT_THAT(without.err, HasSubstr("userfaultfd cannot be had"));
+    const json j = json::parse(without.out);
+    EXPECT_EQ(j["paging"]["mode"], "advised");
+    EXPECT_THAT(j["paging"]["fallback"].get<std::string>(), HasSubstr("userfaultfd cannot be had"));
+    EXPECT_EQ(j["logits_hash"], json::parse(with.out)["logits_hash"]);
+
+    for (const char* rung : {"--install=copy", "--uffd-source=user-mode-only"}) {
+        std::vector<std::string> insisting = ask;
+        insisting.push_back(rung);
+        expect_one_line(spawn(command(model.path(), insisting), forbidden), 1);
+    }
 }
 
 TEST_F(Run, PromptsFromFilesAndStdin) {
@@ -204,7 +256,8 @@ TEST_F(Run, AFileThatShrinksOrChangesEndsTheRun) {
     const TinyModelFile model(paged_shape());
     for (const char* mode : kModes) {
         for (const bool gates : {true, false}) {
-            if (!gates && std::string(mode) != "uffd") continue;
+            const bool by_budget = std::string(mode) == "uffd" || std::string(mode) == "advised";
+            if (!gates && !by_budget) continue;
             for (const bool shrinks : {true, false}) {
                 SCOPED_TRACE(std::string(mode) + (gates ? "" : " without gates") + (shrinks ? " shrinks" : " changes"));
                 const std::string path = model.path() + ".shrinking";
@@ -222,7 +275,7 @@ TEST_F(Run, AFileThatShrinksOrChangesEndsTheRun) {
                     });
                 };
                 std::vector<std::string> more = {"-p", "a", "-n", "-1", "--ignore-eos", "--temp", "0", "-q", "--paging", mode};
-                if (std::string(mode) == "uffd") more.insert(more.end(), {"--weights-ram", "40%", "--gates", gates ? "on" : "off"});
+                if (by_budget) more.insert(more.end(), {"--weights-ram", "40%", "--gates", gates ? "on" : "off"});
                 expect_one_line(spawn(command(path, more), options), 1);
                 fs::remove(path);
             }

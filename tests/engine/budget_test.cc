@@ -126,6 +126,16 @@ TEST(Budget, FramesAreWhatIsLeftAndNothingIsSpentTwice) {
     EXPECT_GT(b.frames, 425 * kMiB);
 }
 
+TEST(Budget, AMappingPaysForItsPageTablesToo) {
+    BudgetInput in = input(PagingMode::kUffd);
+    in.ram = 500 * kMiB;
+    const Budget uffd = divide_memory(in);
+    in.mode = PagingMode::kAdvised;
+    const Budget advised = divide_memory(in);
+    EXPECT_GE(advised.reserve, uffd.reserve + in.weights / 512);
+    EXPECT_LE(advised.base + advised.kv_cache + advised.activations + advised.reserve + advised.tables + advised.frames, advised.ram);
+}
+
 TEST(Budget, WeightsRamSetsTheFramesAlone) {
     BudgetInput in = input(PagingMode::kUffd);
     in.weights_ram = 100 * kMiB;

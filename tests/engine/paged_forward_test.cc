@@ -1,8 +1,12 @@
-// Paging changes where the weights are and nothing else: the forward pass over the pager, from the least number of
-// frames to all of them, gives the bits that resident weights give.
+// Paging changes where the weights are and nothing else: the forward pass over the pager and over an advised mapping, from
+// the least number of frames to all of them, gives the bits that resident weights give.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <random>
 
 #include "runtime/error.h"
@@ -23,14 +27,14 @@ std::vector<int32_t> some_ids(size_t n) {
     return ids;
 }
 
-void expect_same_bits(const TinyShape& shape, std::initializer_list<uint64_t> budgets) {
+void expect_same_bits(PagingMode mode, const TinyShape& shape, std::initializer_list<uint64_t> budgets) {
     const TinyModelFile file(shape);
     const auto ids = some_ids(14);
     EngineOptions options;
     options.paging = PagingMode::kResident;
     options.forms = ActivationForms::product();
     const auto expected = Engine(file.path(), options).logits(ids, 5);
-    options.paging = PagingMode::kUffd;
+    options.paging = mode;
     for (const uint64_t budget : budgets) {
         for (const bool gates : {true, false}) {
             for (const size_t threads : {1, 2}) {
@@ -53,15 +57,35 @@ void expect_same_bits(const TinyShape& shape, std::initializer_list<uint64_t> bu
     }
 }
 
-TEST(PagedForward, SameBitsAtEveryBudget) {
-    WEIR_NEEDS_UFFD();
-    TinyShape shape;
-    shape.n_layers = 6;
-    expect_same_bits(shape, {64 << 10, 128 << 10, 300 << 10, 4 << 20});
+// Bytes of the process's mappings of a file that are in memory now, by smaps.
+uint64_t mapped_pages_of(const std::string& path) {
+    std::ifstream smaps("/proc/self/smaps");
+    std::string line;
+    bool inside = false;
+    uint64_t bytes = 0;
+    while (std::getline(smaps, line)) {
+        unsigned long long from = 0, to = 0, kib = 0;
+        if (std::sscanf(line.c_str(), "%llx-%llx ", &from, &to) == 2) inside = line.ends_with(path);
+        if (inside && std::sscanf(line.c_str(), "Rss: %llu kB", &kib) == 1) bytes += kib << 10;
+    }
+    return bytes;
 }
 
-TEST(PagedForward, SameBitsWithATiedHeadAndMixedTypes) {
-    WEIR_NEEDS_UFFD();
+void drop_cache(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    EXPECT_EQ(::fsync(fd), 0);
+    EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    ::close(fd);
+}
+
+TinyShape six_layers() {
+    TinyShape shape;
+    shape.n_layers = 6;
+    return shape;
+}
+
+TinyShape tied_and_mixed() {
     TinyShape shape;
     shape.dim = 256;
     shape.ffn_dim = 512;
@@ -69,16 +93,31 @@ TEST(PagedForward, SameBitsWithATiedHeadAndMixedTypes) {
     shape.down = Type::kQ6_K;
     shape.embedding = Type::kQ8_0;
     shape.tied = true;
-    expect_same_bits(shape, {64 << 10, 200 << 10, 1 << 20});
+    return shape;
 }
 
 // A row of ffn_down takes 16 KiB, four Extents and more at the smallest budget: one worker has to hold five.
-TEST(PagedForward, RowsLongerThanAnExtent) {
-    WEIR_NEEDS_UFFD();
+TinyShape long_rows() {
     TinyShape shape;
     shape.n_layers = 1;
     shape.ffn_dim = 4096;
-    expect_same_bits(shape, {56 << 10, 300 << 10});
+    return shape;
+}
+
+TEST(PagedForward, SameBitsAtEveryBudget) {
+    WEIR_NEEDS_UFFD();
+    expect_same_bits(PagingMode::kUffd, six_layers(), {64 << 10, 128 << 10, 300 << 10, 4 << 20});
+}
+
+TEST(PagedForward, SameBitsWithATiedHeadAndMixedTypes) {
+    WEIR_NEEDS_UFFD();
+    expect_same_bits(PagingMode::kUffd, tied_and_mixed(), {64 << 10, 200 << 10, 1 << 20});
+}
+
+TEST(PagedForward, RowsLongerThanAnExtent) {
+    WEIR_NEEDS_UFFD();
+    const TinyShape shape = long_rows();
+    expect_same_bits(PagingMode::kUffd, shape, {56 << 10, 300 << 10});
 
     // Too few frames for that are refused, where two workers would wait for each other for ever.
     const TinyModelFile file(shape);
@@ -89,15 +128,44 @@ TEST(PagedForward, RowsLongerThanAnExtent) {
     EXPECT_THROW(Engine(file.path(), options), UsageError);
 }
 
-// The file loses its end while it is in use: the run ends with an error that says so, and nobody hangs.
-TEST(PagedForward, AFileThatShrinksIsAnError) {
-    WEIR_NEEDS_UFFD();
-    for (const size_t threads : {1, 2}) {
-        TinyShape shape;
-        shape.n_layers = 6;
-        const TinyModelFile file(shape);
+TEST(AdvisedForward, SameBitsAtEveryBudget) {
+    expect_same_bits(PagingMode::kAdvised, six_layers(), {64 << 10, 128 << 10, 300 << 10, 4 << 20});
+}
+
+TEST(AdvisedForward, SameBitsWithATiedHeadAndMixedTypes) {
+    expect_same_bits(PagingMode::kAdvised, tied_and_mixed(), {64 << 10, 200 << 10, 1 << 20});
+}
+
+TEST(AdvisedForward, RowsLongerThanAnExtent) {
+    expect_same_bits(PagingMode::kAdvised, long_rows(), {40 << 10, 300 << 10});
+    const TinyModelFile file(long_rows());
+    EngineOptions options;
+    options.paging = PagingMode::kAdvised;
+    options.frame_bytes = 20 << 10;
+    EXPECT_THROW(Engine(file.path(), options), UsageError);
+}
+
+// No more of the file is in memory than the frames allow, however its matrices share pages. A fault also maps what lies
+// around it and is in the page cache already: the norms, read at the start.
+TEST(AdvisedForward, KeepsToItsFrames) {
+    const TinyModelFile file(six_layers());
+    for (const uint64_t budget : {160 << 10, 300 << 10}) {
+        drop_cache(file.path());
         EngineOptions options;
-        options.paging = PagingMode::kUffd;
+        options.paging = PagingMode::kAdvised;
+        options.frame_bytes = budget;
+        Engine engine(file.path(), options);
+        engine.logits(some_ids(8), 1);
+        EXPECT_LE(mapped_pages_of(file.path()), budget + (48 << 10));
+    }
+}
+
+// The file loses its end while it is in use: the run ends with an error that says so, and nobody hangs.
+void expect_an_error_from_a_file_that_shrinks(PagingMode mode) {
+    for (const size_t threads : {1, 2}) {
+        const TinyModelFile file(six_layers());
+        EngineOptions options;
+        options.paging = mode;
         options.frame_bytes = 96 << 10;
         options.threads = threads;
         Engine engine(file.path(), options);
@@ -107,6 +175,13 @@ TEST(PagedForward, AFileThatShrinksIsAnError) {
         EXPECT_THROW(engine.logits(ids, 1), Error);
     }
 }
+
+TEST(PagedForward, AFileThatShrinksIsAnError) {
+    WEIR_NEEDS_UFFD();
+    expect_an_error_from_a_file_that_shrinks(PagingMode::kUffd);
+}
+
+TEST(AdvisedForward, AFileThatShrinksIsAnError) { expect_an_error_from_a_file_that_shrinks(PagingMode::kAdvised); }
 
 }  // namespace
 }  // namespace weir::test
