@@ -126,12 +126,12 @@ void PagerLoop::run() noexcept {
             timeout_us = 0;
         }
         const size_t reading = reading_;
-        const uint64_t since = now_ns();
+        const uint64_t since = monotonic_ns();
         shared_->reads_under_way.store(flights_->under_way(), std::memory_order_relaxed);
         const Wakeup w = flights_->wait(timeout_us, stopping);
         shared_->sleeping.store(false, std::memory_order_seq_cst);
         if (reading > 0) {
-            const uint64_t waited = now_ns() - since;
+            const uint64_t waited = monotonic_ns() - since;
             add(shared_->counters.busy_ns, waited);
             add(shared_->counters.extent_ns, waited * reading);
         }
