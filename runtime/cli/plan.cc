@@ -40,9 +40,9 @@ constexpr double kOtherBudgets[] = {0.5, 0.75, 1, 1.25, 1.5, 2};
 constexpr kernels::Type kOtherTypes[] = {kernels::Type::kQ8_0, kernels::Type::kQ6_K, kernels::Type::kQ5_K,
                                          kernels::Type::kQ4_K, kernels::Type::kQ3_K, kernels::Type::kQ2_K};
 constexpr size_t kMostOtherTypes = 3;
-// Times that the team meets in a pass: after each group of matrices and after attention; at its beginning and its end.
-constexpr size_t kMeetingsPerLayer = 5;
-constexpr size_t kMeetingsPerPass = 2;
+// A layer's groups of matrices: q, k and v; output; gate and up; down. The team meets after each (which the probe
+// measures with it), and once more after attention.
+constexpr size_t kGroupsPerLayer = 4;
 
 struct Options {
     RunOptions run;
@@ -133,14 +133,15 @@ std::vector<Alternative> finer_to_coarser(const std::vector<ComputePart>& parts)
     return out;
 }
 
-// Fills the speed of every part, in one go over one stretch of memory. Returns the seconds that the team spends in
-// meetings while it computes a token.
+// Fills the speed of every part, in one go over one stretch of memory. Returns the seconds of a token that the team meets
+// for without a matrix.
 double measure_kernels(const kernels::KernelSet& kernels, size_t threads, size_t n_layers, uint64_t memory,
                        std::vector<ComputePart>* parts, std::vector<Alternative>* alternatives) {
     std::vector<ComputePart> all = *parts;
     for (const Alternative& other : *alternatives) all.insert(all.end(), other.parts.begin(), other.parts.end());
     Team team(threads);
-    const double meeting_s = probe_compute(kernels, team, {kSecondsPerPart, memory}, all);
+    const uint64_t group_bytes = bytes_of(*parts) / (kGroupsPerLayer * n_layers + 1);
+    const double meeting_s = probe_compute(kernels, team, {kSecondsPerPart, group_bytes, memory}, all);
     auto from = all.begin();
     const auto take = [&](std::vector<ComputePart>* to) {
         std::copy_n(from, to->size(), to->begin());
@@ -148,7 +149,7 @@ double measure_kernels(const kernels::KernelSet& kernels, size_t threads, size_t
     };
     take(parts);
     for (Alternative& other : *alternatives) take(&other.parts);
-    return meeting_s * static_cast<double>(kMeetingsPerLayer * n_layers + kMeetingsPerPass);
+    return meeting_s * static_cast<double>(n_layers + 1);
 }
 
 // The first rung of userfaultfd decides how pages get into place; without one a run pages otherwise, or not at all.

@@ -19,6 +19,8 @@ using kernels::Activation;
 
 // As in the forward pass: what a worker takes at a time.
 constexpr size_t kUnitBytes = 64 << 10;
+constexpr size_t kLeastUnitBytes = 4 << 10;
+constexpr size_t kUnitsPerWorker = 8;
 constexpr size_t kRowTile = 8;
 constexpr size_t kMeetings = 20;
 constexpr double kMeetingSeconds = 0.005;
@@ -54,27 +56,40 @@ size_t fill(const pager::Mapping& memory, kernels::Type type, size_t cols) {
 }
 
 double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mapping& memory, const ComputePart& part,
-               double seconds) {
+               const ComputeProbeOptions& options) {
     const size_t row_bytes = kernels::row_bytes(part.type, part.cols);
     const size_t rows = fill(memory, part.type, part.cols);
-    const size_t fit = std::max<size_t>(1, kUnitBytes / row_bytes);
+    const size_t fair = std::max<size_t>(kLeastUnitBytes, options.group_bytes / (kUnitsPerWorker * team.size()));
+    const size_t fit = std::max<size_t>(1, std::min(kUnitBytes, fair) / row_bytes);
     const size_t unit = std::min(rows, fit < kRowTile ? fit : fit / kRowTile * kRowTile);
     const size_t units = rows / unit;
+    const size_t group = std::clamp<size_t>(options.group_bytes / (unit * row_bytes), 1, units);
     const std::vector<float> input(part.cols, 0.5f);
-    std::vector<std::byte> packed(kernels::activation_bytes(part.form, part.cols));
-    kernels.quantize(part.form, input.data(), part.cols, packed.data());
 
+    // Changed by the last worker at a meeting, read by all behind it.
+    size_t first = 0, groups = 0;
+    bool done = false;
     std::atomic<size_t> ticket{0};
     const auto begin = Clock::now();
     team.run([&](size_t) {
         std::vector<float> y(unit);
-        while (seconds_since(begin) < seconds) {
-            const size_t at = ticket.fetch_add(1, std::memory_order_relaxed) % units;
-            kernels.matmul(part.type, part.form, memory.base() + at * unit * row_bytes, unit, part.cols, packed.data(),
-                           packed.size(), 1, y.data(), unit);
+        std::vector<std::byte> packed(kernels::activation_bytes(part.form, part.cols));
+        while (!done) {
+            kernels.quantize(part.form, input.data(), part.cols, packed.data());
+            for (size_t at = ticket.fetch_add(1, std::memory_order_relaxed); at < group; at = ticket.fetch_add(1, std::memory_order_relaxed)) {
+                const size_t row = (first + at) % units * unit;
+                kernels.matmul(part.type, part.form, memory.base() + row * row_bytes, unit, part.cols, packed.data(), packed.size(), 1,
+                               y.data(), unit);
+            }
+            team.barrier([&] {
+                ticket.store(0, std::memory_order_relaxed);
+                first = (first + group) % units;
+                ++groups;
+                done = seconds_since(begin) >= options.seconds_per_part;
+            });
         }
     });
-    return static_cast<double>(ticket.load() * unit * row_bytes) / seconds_since(begin);
+    return static_cast<double>(groups * group * unit * row_bytes) / seconds_since(begin);
 }
 
 }  // namespace
@@ -108,7 +123,7 @@ double probe_compute(const kernels::KernelSet& kernels, Team& team, const Comput
     // Huge pages, as the frames are.
     const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : pager::page_size();
     const pager::Mapping memory(pager::align_up(std::max<uint64_t>(options.memory, longest_row), pmd), pmd, true, "kernel probe");
-    for (ComputePart& part : parts) part.bytes_per_s = measure(kernels, team, memory, part, options.seconds_per_part);
+    for (ComputePart& part : parts) part.bytes_per_s = measure(kernels, team, memory, part, options);
 
     const auto begin = Clock::now();
     size_t meetings = 0;
