@@ -84,7 +84,7 @@ InstallProbe probe_install() {
     try {
         uffd = std::make_unique<Uffd>(UffdSource::kAuto);
     } catch (const std::runtime_error&) {
-        probe.move = probe.copy = probe.huge_move = {"no userfaultfd", ENOSYS};
+        probe.move = probe.copy = probe.huge_move = {"no userfaultfd", 0};
         return probe;
     }
     const Mapping from(page_size(), page_size(), false, "scratch page");
@@ -104,7 +104,7 @@ InstallProbe probe_install() {
 
     const size_t pmd = pmd_page_size();
     if (!huge_pages_allowed() || pmd == page_size() || pmd > kLargestScratch) {
-        probe.huge_move = {"no huge frame", ENOMEM};
+        probe.huge_move = {"no huge frame to be had", 0};
         return probe;
     }
     const Mapping frame(pmd, pmd, true, "scratch frame");

@@ -14,7 +14,8 @@
 
 namespace weir::pager {
 
-// How far a rung got: step names what failed, error is its errno; both empty where all of it works.
+// How far a rung got: step names what failed or was missing, error is its errno where it has one; step is empty where all
+// of it works.
 struct RungProbe {
     const char* step = "";
     int error = 0;
@@ -32,7 +33,7 @@ struct InstallProbe {
     bool stays_huge = false;      // and it still was one where it had been moved to, by smaps
 };
 
-// By the first rung of userfaultfd that works; every step fails with its errno where none does.
+// By the first rung of userfaultfd that works; nothing is tried where none does.
 InstallProbe probe_install();
 
 struct UringProbe {

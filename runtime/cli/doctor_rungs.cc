@@ -19,7 +19,7 @@ using pager::UffdSource;
 constexpr const char* kSeccomp = "allow the system call userfaultfd in the container's seccomp profile";
 
 std::string how_it_failed(const RungProbe& probe) {
-    return std::string(probe.step) + ": " + std::strerror(probe.error);
+    return probe.error == 0 ? probe.step : std::string(probe.step) + ": " + std::strerror(probe.error);
 }
 
 std::string uffd_mend(UffdSource source, const RungProbe& probe) {
@@ -134,9 +134,17 @@ Findings examine_rungs() {
         findings.push_back(uffd_finding(source, name));
         any_uffd |= findings.back().verdict == Verdict::kOk;
     }
-    if (any_uffd)  // one rung is enough, and the first that works is taken
+    if (any_uffd) {  // one rung is enough, and the first that works is taken
         for (Finding& f : findings)
             if (f.verdict == Verdict::kNotAvailable) f.found += "; not needed, another one works";
+    } else {
+        Finding f;
+        f.check = "paging";
+        f.verdict = Verdict::kSlower;
+        f.found = "no userfaultfd: runs go on with --paging advised, the same text under a softer budget";
+        f.mend = "make any one of the three above work";
+        findings.push_back(std::move(f));
+    }
     add_install(&findings, any_uffd);
     findings.push_back(uring_finding());
     findings.push_back(memlock_finding());

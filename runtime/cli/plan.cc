@@ -159,7 +159,7 @@ bool copies_pages(std::string* note) {
         *note = "this kernel has no UFFDIO_MOVE: every byte that streams is copied once, which the figures leave out";
         return true;
     } catch (const std::runtime_error&) {
-        *note = "userfaultfd cannot be had here, and the plan is for paging by it: weir doctor says what to do";
+        *note = "userfaultfd cannot be had here and the plan is for paging by it; a run goes on with --paging advised, which is slower: weir doctor says what to do";
         return false;
     }
 }
