@@ -20,9 +20,11 @@ class FakeRoot {
     FakeRoot(const FakeRoot&) = delete;
     FakeRoot& operator=(const FakeRoot&) = delete;
 
+    // A reader sees the old text or the new one, as with the kernel's files.
     void put(const std::string& path, const std::string& text) const {
         std::filesystem::create_directories((path_ / path).parent_path());
-        std::ofstream(path_ / path) << text;
+        std::ofstream(path_ / (path + ".new")) << text;
+        std::filesystem::rename(path_ / (path + ".new"), path_ / path);
     }
     void remove(const std::string& path) const { std::filesystem::remove_all(path_ / path); }
     const std::filesystem::path& path() const { return path_; }

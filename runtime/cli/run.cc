@@ -26,6 +26,7 @@
 #include "runtime/engine/forward.h"
 #include "runtime/engine/generate.h"
 #include "runtime/engine/kv_cache.h"
+#include "runtime/engine/pressure.h"
 #include "runtime/engine/team.h"
 #include "runtime/error.h"
 #include "runtime/model/chat.h"
@@ -91,6 +92,24 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, const GgufFile& file,
     return divide_memory(budget_input(o, mode, map, config, threads, kv_bytes, activation_bytes));
 }
 
+// Follows memory pressure and the script, if any; nullptr where the mode has no budget to follow with.
+std::unique_ptr<PressureMonitor> watch_memory(const RunOptions& o, const Budget& budget, WeightStore* store) {
+    if (o.store.mode != PagingMode::kUffd || (!o.pressure && o.budget_script.empty())) return nullptr;
+    const uint64_t whole = read_memory_limits().whole();
+    std::vector<BudgetStep> steps;
+    for (const TimedSize& step : o.budget_script)
+        steps.push_back({std::chrono::milliseconds(step.at_ms), frames_within(budget, step.size.of(whole))});
+    PressureMonitor::Hooks hooks;
+    hooks.set_budget = [store](uint64_t bytes) { return store->set_frame_bytes(bytes); };
+    if (!o.quiet) {
+        hooks.on_change = [&budget](uint64_t before, uint64_t now, const std::string& reason) {
+            print_budget_change(budget, before, now, reason);
+        };
+    }
+    const StoreStats s = store->stats();
+    return std::make_unique<PressureMonitor>(s.frame_bytes, s.extent_bytes, o.pressure, std::move(steps), std::move(hooks));
+}
+
 int run(const RunOptions& o) {
     const auto start = Clock::now();
     check_run_options(o);
@@ -140,6 +159,9 @@ int run(const RunOptions& o) {
     report.seed = o.seed ? *o.seed : std::random_device{}();
     report.load_s = std::chrono::duration<double>(Clock::now() - start).count();
     report.store = store->stats();
+    const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, store.get());
+    report.pressure = o.pressure && monitor != nullptr;
+    if (report.pressure) report.pressure_source = monitor->source().describe();
     if (!o.quiet) print_configuration(report);
 
     GenerateOptions generate_options;

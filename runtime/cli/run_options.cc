@@ -58,6 +58,11 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.get_option("--ram")->group(memory);
     size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
     parser.get_option("--weights-ram")->group(memory);
+    add_choice<bool>(parser, "--pressure", &o->pressure, {{"on", true}, {"off", false}},
+                     "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
+    parser.get_option("--pressure")->group(memory);
+    parser.add_option_function<std::string>("--budget-script",
+        [o](const std::string& text) { o->budget_script = parse_timed_sizes(text, "--budget-script"); })->group("");  // for soak tests
     add_choice<PagingMode>(parser, "--paging", &o->store.mode,
                            {{"uffd", PagingMode::kUffd}, {"advised", PagingMode::kAdvised}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
                            "uffd (default): our own paging; advised: ours by advice to the kernel, where userfaultfd is not to be had; mmap: the kernel's; resident: all weights in memory");
@@ -89,6 +94,8 @@ void check_run_options(const RunOptions& o) {
     const SamplerOptions& s = o.sampler;  // NaN passes every range
     for (const float value : {s.temperature, s.top_p, s.min_p, s.repeat_penalty})
         if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
+    if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
+        throw UsageError("--budget-script changes the budget of --paging uffd only");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/cli/size_arg.h"
 #include "runtime/engine/kv_cache.h"
@@ -34,6 +35,8 @@ struct RunOptions {
     StoreOptions store;
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;
+    bool pressure = true;
+    std::vector<TimedSize> budget_script;  // other values for --ram, later
     bool chat = false;
     std::optional<std::string> system;
     std::string pre_tokenizer;

@@ -53,6 +53,16 @@ std::string known_kernel_sets() {
     return text;
 }
 
+uint64_t ram_with(const Budget& budget, uint64_t frame_bytes) {
+    const uint64_t tables = budget.frames == 0 ? 0 : frame_bytes * budget.tables / budget.frames;
+    return budget.ram - budget.frames - budget.tables + frame_bytes + tables;
+}
+
+void print_budget_change(const Budget& budget, uint64_t frames_before, uint64_t frames_now, const std::string& reason) {
+    std::fprintf(stderr, "weir: budget=%.1fMiB frames=%.1fMiB (before: %.1fMiB): %s\n", mib(ram_with(budget, frames_now)),
+                 mib(frames_now), mib(frames_before), reason.c_str());
+}
+
 void print_configuration(const RunReport& r) {
     const StoreStats& s = r.store;
     std::fprintf(stderr, "weir: model=%s layers=%zu dim=%zu weights=%.1fMiB threads=%zu kernels=%s activations=%s context=%zu kv=%s\n",
@@ -63,6 +73,7 @@ void print_configuration(const RunReport& r) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
                      r.options->store.gates ? "on" : "off", mib(r.budget.ram), mib(s.frame_bytes), mib(s.resident_bytes),
                      mib(s.ring_bytes), static_cast<unsigned long long>(s.extent_bytes >> 10));
+        std::fprintf(stderr, " pressure=%s%s%s", r.pressure ? "on" : "off", r.pressure ? " " : "", r.pressure_source.c_str());
     }
     std::fprintf(stderr, "\n");
 }
@@ -78,6 +89,10 @@ void print_statistics(const RunReport& r) {
     if (pages_by_budget(r.store.mode)) {
         std::fprintf(stderr, "weir: memory %.1f MiB at most, budget %.1f MiB; weights resident %.1f of %.1f MiB, read %.1f MiB\n", peak,
                      mib(r.budget.ram), mib(r.store.resident_bytes), mib(r.store.weights_bytes), mib(r.store.bytes_read));
+        if (r.store.budget_changes > 0) {
+            std::fprintf(stderr, "weir: the budget changed %llu times and is %.1f MiB at the end\n",
+                         static_cast<unsigned long long>(r.store.budget_changes), mib(ram_with(r.budget, r.store.frame_bytes)));
+        }
         if (r.store.read_retries + r.store.copied_moves > 0) {
             std::fprintf(stderr, "weir: %llu reads were tried again, %llu of them through the page cache; %llu Extents were copied instead of moved\n",
                          static_cast<unsigned long long>(r.store.read_retries), static_cast<unsigned long long>(r.store.buffered_rereads),
@@ -155,6 +170,9 @@ bool print_json(const RunReport& r) {
     }
     j["paging"] = std::move(paging);
     j["memory"] = {{"budget_bytes", pages_by_budget(s.mode) ? ordered_json(r.budget.ram) : ordered_json(nullptr)},
+                   {"budget_at_end_bytes", ours ? ordered_json(s.budget_changes == 0 ? r.budget.ram : ram_with(r.budget, s.frame_bytes)) : ordered_json(nullptr)},
+                   {"budget_changes", s.budget_changes},
+                   {"pressure", r.pressure ? ordered_json(r.pressure_source) : ordered_json(nullptr)},
                    {"peak_rss_bytes", resident_peak()},
                    {"kv_cache_bytes", r.budget.kv_cache},
                    {"activation_bytes", r.budget.activations}};

@@ -23,6 +23,8 @@ struct RunReport {
     double load_s = 0;
     std::string fallback;  // why the weights are not paged as was asked for; "" where they are
     StoreStats store;
+    bool pressure = false;          // memory pressure was watched
+    std::string pressure_source;    // what there was to look at
     GenerateResult result;
     const std::vector<TokenId>* prompt = nullptr;
     const std::string* text = nullptr;
@@ -31,7 +33,11 @@ struct RunReport {
 // The compiled-in kernel sets, best first: "avx2, scalar".
 std::string known_kernel_sets();
 
+// What the whole process may take where the weights may take frame_bytes.
+uint64_t ram_with(const Budget& budget, uint64_t frame_bytes);
+
 void print_configuration(const RunReport& report);
+void print_budget_change(const Budget& budget, uint64_t frames_before, uint64_t frames_now, const std::string& reason);
 void print_statistics(const RunReport& report);
 // False where standard output could not be written.
 bool print_json(const RunReport& report);

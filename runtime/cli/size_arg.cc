@@ -1,5 +1,6 @@
 #include "runtime/cli/size_arg.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string_view>
@@ -57,6 +58,30 @@ SizeArg parse_size(const std::string& text, const std::string& option) {
     if (bytes >= 0x1p63) throw fail("too large");
     out.bytes = static_cast<uint64_t>(bytes);
     if (out.bytes == 0) throw fail("not more than nothing");
+    return out;
+}
+
+std::vector<TimedSize> parse_timed_sizes(const std::string& text, const std::string& option) {
+    std::vector<TimedSize> out;
+    for (size_t at = 0; at <= text.size();) {
+        const size_t comma = std::min(text.find(',', at), text.size());
+        const std::string_view part = std::string_view(text).substr(at, comma - at);
+        at = comma + 1;
+        const auto fail = [&](const char* why) {
+            return UsageError(option + " " + quoted(part) + ": " + why + "; write 10s:1G,20500ms:600M");
+        };
+        const size_t colon = part.find(':');
+        if (colon == std::string_view::npos) throw fail("no moment and size");
+        TimedSize step;
+        const auto [unit, error] = std::from_chars(part.data(), part.data() + colon, step.at_ms);
+        const std::string_view unit_text(unit, static_cast<size_t>(part.data() + colon - unit));
+        if (error != std::errc() || (unit_text != "s" && unit_text != "ms")) throw fail("not a moment");
+        if (step.at_ms > UINT32_MAX) throw fail("too late");
+        if (unit_text == "s") step.at_ms *= 1000;
+        if (!out.empty() && step.at_ms < out.back().at_ms) throw fail("earlier than the one before");
+        step.size = parse_size(std::string(part.substr(colon + 1)), option);
+        out.push_back(step);
+    }
     return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace weir {
 
@@ -17,5 +18,14 @@ struct SizeArg {
 
 // Throws UsageError that names the option.
 SizeArg parse_size(const std::string& text, const std::string& option);
+
+// A size to be in force from a moment of the run on.
+struct TimedSize {
+    uint64_t at_ms = 0;
+    SizeArg size;
+};
+
+// "10s:1G,20s:600M": seconds (or "ms") from the start, ascending, and sizes. Throws UsageError that names the option.
+std::vector<TimedSize> parse_timed_sizes(const std::string& text, const std::string& option);
 
 }  // namespace weir

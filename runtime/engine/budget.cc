@@ -28,6 +28,12 @@ std::string mib(uint64_t bytes) {
 
 }  // namespace
 
+uint64_t frames_within(const Budget& b, uint64_t ram) {
+    const uint64_t fixed = b.base + b.kv_cache + b.activations + b.reserve;
+    const uint64_t left = ram - std::min(ram, fixed);
+    return left - left / kTablesShare;
+}
+
 Budget divide_memory(const BudgetInput& in) {
     Budget b;
     b.base = in.base;
@@ -59,8 +65,7 @@ Budget divide_memory(const BudgetInput& in) {
         throw UsageError("a budget of " + mib(b.ram) + " does not hold what must be in memory: " + parts +
                          "; raise --ram, or lower -c or -b");
     }
-    const uint64_t left = b.ram - fixed;
-    b.frames = left - left / kTablesShare;
+    b.frames = frames_within(b, b.ram);
     if (in.weights_ram) b.frames = std::min(b.frames, *in.weights_ram);
     b.tables = b.frames / kTablesShare;
     return b;

@@ -33,6 +33,9 @@ struct Budget {
     uint64_t frames = 0;    // what is left for weights (uffd, advised); 0 for the other modes
 };
 
+// What is left for frames where the whole process may take `ram` and the rest stays as it is in `budget`.
+uint64_t frames_within(const Budget& budget, uint64_t ram);
+
 // Throws UsageError with figures where the budget cannot hold what must be in memory.
 Budget divide_memory(const BudgetInput& input);
 

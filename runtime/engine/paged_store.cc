@@ -139,6 +139,10 @@ class PagedStore : public StoreBase {
         pager_->publish(worker, pass_ * n_extents_ + place / extent_bytes_);
     }
 
+    uint64_t set_frame_bytes(uint64_t bytes) override {
+        return pager_->set_budget(bytes / extent_bytes_) * extent_bytes_;
+    }
+
     StoreStats stats() const override {
         const pager::PagerStats p = pager_->stats();
         StoreStats s;
@@ -148,7 +152,11 @@ class PagedStore : public StoreBase {
         for (size_t e = 0; e < n_extents_; ++e)
             if (pager_->pinned(e)) s.resident_bytes += extent_used_[e];
         s.ring_bytes = p.ring_frames * extent_bytes_;
-        s.frame_bytes = frames_ * extent_bytes_;
+        s.frame_bytes = p.budget_frames * extent_bytes_;
+        s.budget_changes = p.budget_changes;
+        s.read_retries = p.read_retries;
+        s.buffered_rereads = p.buffered_rereads;
+        s.copied_moves = p.copied_moves + p.hollow_frames;
         s.extent_bytes = extent_bytes_;
         s.bytes_read = p.bytes_read;
         s.faults = p.faults;

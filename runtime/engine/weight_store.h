@@ -55,6 +55,7 @@ struct StoreStats {
     uint64_t stall_us = 0;           // of the team, in gates; the slowest worker's
     uint64_t pager_cpu_us = 0;       // of the pager thread
     double extents_in_flight = 0;    // mean while anything was being read
+    uint64_t budget_changes = 0;     // of frame_bytes, since the start
     uint64_t read_retries = 0;       // reads that failed and were tried again
     uint64_t buffered_rereads = 0;   // of these, through the page cache
     uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, or populated anew
@@ -103,6 +104,10 @@ class WeightStore {
     virtual bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept = 0;
     // Worker: nothing before `place` will be touched by this worker again in this pass.
     virtual void release(size_t worker, uint64_t place) noexcept = 0;
+
+    // Any thread: what the pages of the weights may take from now on. Returns what is in force, in whole Extents and no
+    // less than the walk needs; 0 where the mode has no such budget.
+    virtual uint64_t set_frame_bytes(uint64_t) { return 0; }
 
     virtual StoreStats stats() const = 0;
 };

@@ -70,5 +70,20 @@ TEST(SizeArg, Refusals) {
     EXPECT_THAT(refusal("4X"), HasSubstr("--ram '4X'"));
 }
 
+TEST(TimedSizes, AreMomentsAndSizesInOrder) {
+    const auto steps = parse_timed_sizes("0s:1G,10s:50%,10500ms:600M", "--budget-script");
+    ASSERT_EQ(steps.size(), 3u);
+    EXPECT_EQ(steps[0].at_ms, 0u);
+    EXPECT_EQ(steps[1].at_ms, 10'000u);
+    EXPECT_EQ(steps[2].at_ms, 10'500u);
+    EXPECT_EQ(steps[1].size.of(1000), 500u);
+    EXPECT_EQ(steps[2].size.of(0), uint64_t{600} << 20);
+}
+
+TEST(TimedSizes, AnythingElseIsRefused) {
+    for (const char* text : {"", ",", "1G", "10:1G", "10s", "10s:", "s:1G", "10s:1G,", "10s:1G,9s:1G", "-1s:1G", "10s:1X", "99999999999999999999s:1G"})
+        EXPECT_THROW(parse_timed_sizes(text, "--budget-script"), UsageError) << text;
+}
+
 }  // namespace
 }  // namespace weir

@@ -146,6 +146,15 @@ TEST(Budget, WeightsRamSetsTheFramesAlone) {
     EXPECT_LT(b.frames, 82 * kMiB);
 }
 
+TEST(Budget, FramesWithinFollowTheWholeProcess) {
+    BudgetInput in = input(PagingMode::kUffd);
+    in.ram = 500 * kMiB;
+    const Budget b = divide_memory(in);
+    EXPECT_EQ(frames_within(b, b.ram), b.frames);
+    EXPECT_NEAR(static_cast<double>(frames_within(b, 400 * kMiB)), static_cast<double>(b.frames - 100 * kMiB), 1.0 * kMiB);
+    EXPECT_EQ(frames_within(b, 10 * kMiB), 0u);
+}
+
 TEST(Budget, TooLittleIsRefusedWithFigures) {
     BudgetInput in = input(PagingMode::kUffd);
     in.ram = 50 * kMiB;
