@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 
-from compare_mmap import CannotLimit, Cgroup, drop_cache
+from cgroup import CannotLimit, Cgroup, drop_cache
 
 MIB = 1 << 20
 

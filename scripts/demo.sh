@@ -60,8 +60,8 @@ python3 "$weir_root/scripts/show_runs.py" "$question" "$work/resident.json" "$wo
     die "the two runs do not agree"
 
 say "[5/5] comparison with stock mmap under the same hard memory limit"
-if ! why=$("$weir_root/scripts/compare_mmap.sh" --probe 2>&1); then
-    say "left out: $why (it needs root)"
+if ! why=$("$weir" bench paging --probe 2>&1); then
+    say "left out: ${why#weir: }"
     exit 0
 fi
 if [[ ! -f $synthetic ]]; then
@@ -78,4 +78,5 @@ if [[ ! -f $synthetic ]]; then
     }
     mv -- "$synthetic.part" "$synthetic"
 fi
-"$weir_root/scripts/compare_mmap.sh" "$synthetic"
+say "      weir bench paging $synthetic --limits 75,50"
+"$weir" bench paging "$synthetic" --limits 75,50

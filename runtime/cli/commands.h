@@ -12,6 +12,7 @@ namespace weir {
 
 using Command = std::function<int()>;
 
+Command add_bench(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_plan(CLI::App& app);

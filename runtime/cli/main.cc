@@ -28,6 +28,7 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_plan,
     weir::add_doctor,
     weir::add_inspect,
+    weir::add_bench,
     weir::add_synth,
 };
 

@@ -17,7 +17,10 @@ namespace {
 std::atomic<int> stop_asked{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
+std::atomic<bool> stop_patient{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};  // the last one for the patient only
 
 void restore_stop_signals() {
     for (const int number : kStopSignals) std::signal(number, SIG_DFL);
@@ -25,7 +28,7 @@ void restore_stop_signals() {
 
 extern "C" void on_stop_signal(int number) {
     stop_asked.store(number, std::memory_order_relaxed);
-    restore_stop_signals();
+    if (!stop_patient.load(std::memory_order_relaxed)) restore_stop_signals();
 }
 
 }  // namespace
@@ -68,12 +71,14 @@ void complain(std::string_view message) noexcept {
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(bool patient) {
     stop_asked.store(0, std::memory_order_relaxed);
+    stop_patient.store(patient, std::memory_order_relaxed);
     struct sigaction action {};
     action.sa_handler = on_stop_signal;
     ::sigemptyset(&action.sa_mask);
     for (const int number : kStopSignals) {
+        if (number == SIGQUIT && !patient) continue;
         // What was ignored stays so: nohup, background jobs of a shell without job control.
         struct sigaction old {};
         if (::sigaction(number, nullptr, &old) == 0 && old.sa_handler == SIG_IGN) continue;

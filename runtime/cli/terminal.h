@@ -26,7 +26,8 @@ bool stderr_is_terminal();
 // second one ends the process at once. At most one at a time.
 class StopSignals {
   public:
-    StopSignals();
+    // patient: a second one, and SIGQUIT, end nothing either. For who has something of the machine's to put back.
+    explicit StopSignals(bool patient = false);
     ~StopSignals();
     StopSignals(const StopSignals&) = delete;
     StopSignals& operator=(const StopSignals&) = delete;

@@ -1,0 +1,168 @@
+// One run of one arm of `weir bench paging`: the page cache emptied, a fresh group with its limit, the program inside, and
+// what it says of itself.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/cli/bench_paging.h"
+#include "runtime/cli/child.h"
+#include "runtime/cli/format.h"
+#include "runtime/cli/page_cache.h"
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+
+// A run that takes longer is given up: 0.05 tokens/s, or a hang.
+constexpr int kLongest_s = 900;
+// Of the model in the page cache before a run: less is noise, more is charged to somebody else.
+constexpr uint64_t kMostCached = 1u << 20;
+
+// A number of the object, by the first of its names that is there.
+std::optional<double> number(const json& object, std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+        const auto it = object.find(name);
+        if (it != object.end() && it->is_number()) return it->get<double>();
+    }
+    return std::nullopt;
+}
+
+void read_own(const json& said, const std::string& arm, ArmRun* run) {
+    const json& paging = said.at("paging");
+    const json& steady = said.at("steady");
+    if (paging.at("mode") != arm) {
+        run->error = "not measured: " + paging.at("fallback").get<std::string>();
+        return;
+    }
+    if (steady.is_null()) {
+        run->error = "the answer ended within the warm-up";
+        return;
+    }
+    Figures& f = run->figures;
+    const auto tokens = steady.at("tokens").get<double>();
+    f.tokens_per_s = tokens / steady.at("seconds").get<double>();
+    f.bytes_per_token = steady.at("io_read_bytes").get<double>() / tokens;
+    f.cpu_s_per_token = steady.at("cpu_seconds").get<double>() / tokens;
+    f.major_faults_per_token = steady.at("major_faults").get<double>() / tokens;
+    if (arm == "uffd" || arm == "advised") {
+        f.stall_ms_per_token = steady.at("stall_ms").get<double>() / tokens;
+        f.must_read_bytes = paging.at("pass_bytes").get<double>() - paging.at("resident_bytes").get<double>();
+    }
+    if (arm == "uffd") f.faults_per_token = steady.at("faults").get<double>() / tokens;
+    f.first_token_ms = number(said.at("timings"), {"first_token_ms"});
+    f.peak_rss_bytes = number(said.at("memory"), {"peak_rss_bytes"});
+    run->logits_hash = said.at("logits_hash");
+    run->bounded_by = paging.at("bounded_by");
+}
+
+// What any driver may print; the second names are those of drivers that count so already.
+void read_peer(const json& said, ArmRun* run) {
+    Figures& f = run->figures;
+    f.tokens_per_s = number(said, {"tokens_per_s", "decode_tokens_per_s_after_first_third", "decode_tokens_per_s"});
+    f.bytes_per_token = number(said, {"bytes_per_token", "bytes_read_per_token"});
+    f.cpu_s_per_token = number(said, {"cpu_s_per_token"});
+    f.major_faults_per_token = number(said, {"major_faults_per_token"});
+    f.first_token_ms = number(said, {"first_token_ms"});
+    f.peak_rss_bytes = number(said, {"peak_rss_bytes"});
+    if (!f.tokens_per_s) run->error = "its JSON has no tokens_per_s";
+}
+
+std::string last_line(const std::string& text) {
+    const size_t end = text.find_last_not_of(" \n\r\t");
+    if (end == std::string::npos) return "";
+    const size_t begin = text.rfind('\n', end);
+    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+}
+
+template <typename Read>
+ArmRun run_inside(const BenchOptions& o, const LimitPlace& place, uint64_t limit_bytes, const std::vector<std::string>& command,
+                  const TokenCounts& counts, const StopSignals& signals, Read&& read) {
+    ArmRun run;
+    run.counts = counts;
+    run.cached_before = drop_page_cache(o.model);
+    if (run.cached_before.value_or(0) > kMostCached) {
+        run.error = format_bytes(*run.cached_before) + " of the model stay in the page cache: another program uses it, or it lies on a file system in memory";
+        return run;
+    }
+    ChildEnd end;
+    {
+        const MemoryCgroup group(place, limit_bytes);
+        end = run_child(group.inside(command), signals, kLongest_s);
+        run.oom_kills = group.oom_kills();
+        if (const auto peak = group.peak_bytes()) run.figures.cgroup_peak_bytes = static_cast<double>(*peak);
+    }
+    if (end.stopped) {
+        run.error = "stopped";
+    } else if (end.timed_out) {
+        run.error = "given up after " + std::to_string(kLongest_s) + " s";
+    } else if (run.oom_kills > 0) {
+        run.error = "killed by the memory limit";
+    } else if (end.status != 0) {
+        const std::string words = end.last_words();
+        run.error = "exit status " + std::to_string(end.status) + (words.empty() ? "" : ": " + words);
+    } else {
+        try {
+            read(end.out, &run);
+        } catch (const json::exception& e) {
+            run.error = std::string("its output is not what was expected: ") + e.what();
+        }
+    }
+    return run;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+    for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) text.replace(at, what.size(), by);
+    return text;
+}
+
+}  // namespace
+
+ArmRun run_arm(const BenchOptions& o, const LimitPlace& place, const std::string& arm, uint64_t limit_bytes,
+               const TokenCounts& counts, const StopSignals& signals) {
+    // This very program, even where its file was replaced since.
+    std::vector<std::string> command = {"/proc/" + std::to_string(::getpid()) + "/exe",
+                                        "run", o.model,
+                                        "-p", o.prompt,
+                                        "-n", std::to_string(counts.warmup + counts.measured),
+                                        "--warmup", std::to_string(counts.warmup),
+                                        "-c", std::to_string(o.context),
+                                        "-t", std::to_string(o.threads),
+                                        "--temp", "0", "--ignore-eos", "--json",
+                                        "--paging", arm};
+    const bool limited = arm != "resident";
+    if (arm == "uffd" || arm == "advised")
+        command.insert(command.end(), {"--ram", std::to_string(limit_bytes > 2 * kKernelBytes ? limit_bytes - kKernelBytes : kKernelBytes)});
+    return run_inside(o, limited ? place : LimitPlace{}, limit_bytes, command, counts, signals,
+                      [&arm](const std::string& out, ArmRun* run) { read_own(json::parse(out), arm, run); });
+}
+
+ArmRun run_peer(const BenchOptions& o, const LimitPlace& place, const Peer& peer, uint64_t limit_bytes,
+                const TokenCounts& counts, const StopSignals& signals) {
+    const std::pair<const char*, std::string> places[] = {
+        {"{model}", o.model},
+        {"{threads}", std::to_string(o.threads)},
+        {"{warm}", std::to_string(counts.warmup)},
+        {"{tokens}", std::to_string(counts.measured)},
+        {"{total}", std::to_string(counts.warmup + counts.measured)},
+        {"{context}", std::to_string(o.context)},
+        {"{prompt}", o.prompt},
+    };
+    std::vector<std::string> command;
+    std::istringstream words(peer.command);
+    for (std::string word; words >> word;) {
+        for (const auto& [name, value] : places) {
+            if (word.find(name) == std::string::npos) continue;
+            word = replaced(word, name, value);
+            break;  // what a value holds is no placeholder
+        }
+        command.push_back(word);
+    }
+    return run_inside(o, place, limit_bytes, command, counts, signals,
+                      [](const std::string& out, ArmRun* run) { read_peer(json::parse(last_line(out)), run); });
+}
+
+}  // namespace weir
