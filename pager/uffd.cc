@@ -109,7 +109,7 @@ Uffd::Uffd(UffdSource wanted, IoctlCall call) : call_(std::move(call)) {
     }
     throw std::runtime_error("userfaultfd cannot be had (" + tried +
                              "); allow it in the container's seccomp profile, or give read and write access to "
-                             "/dev/userfaultfd, or use --paging mmap (weir doctor says more)");
+                             "/dev/userfaultfd, or use --paging advised (weir doctor says more)");
 }
 
 int probe_uffd_open(UffdSource source) noexcept {
