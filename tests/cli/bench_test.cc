@@ -41,13 +41,13 @@ class Bench : public ::testing::Test {
         return args;
     }
     static bool can_limit() { return spawn({WEIR_PROGRAM, "bench", "paging", "--probe"}).status == 0; }
-    // Groups that a bench has made and not removed, anywhere below the mount points.
-    static std::vector<std::string> groups_left() {
+    // Groups that the bench of this process has made and not removed, anywhere below the mount points.
+    static std::vector<std::string> groups_left(pid_t pid) {
         std::vector<std::string> left;
         std::error_code skip;
         for (fs::recursive_directory_iterator at("/sys/fs/cgroup", fs::directory_options::skip_permission_denied, skip), end; at != end;
              at.increment(skip))
-            if (at->path().filename().string().starts_with("weir-bench-")) left.push_back(at->path());
+            if (at->path().filename().string().starts_with("weir-bench-" + std::to_string(pid) + "-")) left.push_back(at->path());
         return left;
     }
     std::string script(const std::string& name, const std::string& text) const {
@@ -66,6 +66,8 @@ TEST_F(Bench, EveryArmSaysWhatItTook) {
     if (!limited) more.push_back("--no-limit");
     SpawnOptions patience;
     patience.timeout_s = 60;
+    pid_t bench = 0;
+    patience.started = [&bench](pid_t pid) { bench = pid; };
     const Ended e = spawn(command(more), patience);
     ASSERT_EQ(e.status, 0) << e.err << e.out;
     const json j = json::parse(e.out);
@@ -83,7 +85,7 @@ TEST_F(Bench, EveryArmSaysWhatItTook) {
             EXPECT_EQ(arm["cgroup_peak_bytes"].is_null(), !limited || arm["arm"] == "resident");
         }
     }
-    EXPECT_THAT(groups_left(), testing::IsEmpty());
+    EXPECT_THAT(groups_left(bench), testing::IsEmpty());
 }
 
 TEST_F(Bench, OtherProgramsAreArmsToo) {
@@ -124,7 +126,9 @@ TEST_F(Bench, SignalsLeaveTheMachineAsItWas) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
         std::jthread meanwhile;
         SpawnOptions options;
+        pid_t bench = 0;
         options.started = [&](pid_t pid) {
+            bench = pid;
             meanwhile = std::jthread([pid, signal] {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1500));
                 ::kill(pid, signal);
@@ -138,7 +142,7 @@ TEST_F(Bench, SignalsLeaveTheMachineAsItWas) {
         EXPECT_EQ(e.status, 128 + signal) << e.err;
         EXPECT_EQ(e.out, "");
         EXPECT_EQ(read_ahead.kib(), before);
-        EXPECT_THAT(groups_left(), testing::IsEmpty());
+        EXPECT_THAT(groups_left(bench), testing::IsEmpty());
         fs::remove(driver);
     }
 }
