@@ -25,7 +25,7 @@ from compare_mmap import KERNEL_BYTES, CannotLimit, Cgroup, drop_cache
 MIB = 1 << 20
 SAMPLE_S = 0.1
 GRACE_S = 0.5
-CHANGE = re.compile(r'^weir: budget=([0-9.]+)MiB .*: asked for$')
+CHANGE = re.compile(r'^weir: budget=([0-9.]+)MiB frames=')
 
 
 def parse_arguments():
@@ -165,7 +165,9 @@ def main():
     common = [options.weir, 'run', options.model, '-p', 'Once upon a time', '-c', str(options.context), '-t',
               str(options.threads), '--temp', '0', '--ignore-eos', '--json']
     script = ','.join(f'{round(at * 1000)}ms:{size}' for at, size in steps)
-    command = common + ['-n', '-1', '--ram', str(initial), '--budget-script', script, *options.weir_options]
+    # What the script asks for is what is in force, unless --pressure on is asked for: then less may be.
+    pressure = [] if '--pressure' in options.weir_options else ['--pressure', 'off']
+    command = common + ['-n', '-1', '--ram', str(initial), '--budget-script', script, *pressure, *options.weir_options]
     drop_cache(options.model)
     with Cgroup(size * options.most // 100 + KERNEL_BYTES) as cgroup:
         result = soak(options, cgroup, command, initial)

@@ -31,7 +31,8 @@ constexpr uint64_t kMarginShare = 64;
 constexpr double kStallShare = 0.10;
 constexpr milliseconds kStallTime{1000};
 constexpr uint64_t kStallStep = 16;
-constexpr milliseconds kQuiet{10'000};
+constexpr uint64_t kNoRoomStep = 8;
+constexpr milliseconds kQuiet{10'000}, kLongestQuiet{160'000};
 constexpr milliseconds kGrowInterval{1000};
 constexpr uint64_t kGrowStep = 32;
 constexpr milliseconds kSayInterval{10'000};
@@ -120,9 +121,13 @@ PressureSample PressureSource::sample() const {
     return s;
 }
 
+PressurePolicy::PressurePolicy(uint64_t wanted, uint64_t grain)
+    : wanted_(wanted), grain_(grain), budget_(wanted), quiet_(kQuiet) {}
+
 void PressurePolicy::set_wanted(uint64_t wanted) {
     // Down at once; up at once as well, unless pressure has pushed the budget down and has to let it go first.
-    budget_ = budget_ < wanted_ ? std::min(budget_, wanted) : wanted;
+    const bool pressed = budget_ + grain_ <= wanted_;  // less than a grain below is rounding
+    budget_ = pressed ? std::min(budget_, wanted) : wanted;
     wanted_ = wanted;
 }
 
@@ -144,13 +149,16 @@ uint64_t PressurePolicy::decide(const PressureSample& s, milliseconds now) {
     const uint64_t missing = std::max({machine_missing, group_missing, swapped_more});
 
     const auto shrink = [&](uint64_t by, std::string why) {
-        trouble_ = changed_ = now;
+        if (grown_ && now - *grown_ < quiet_) quiet_ = std::min(2 * quiet_, kLongestQuiet);
+        grown_.reset();
+        trouble_ = now;
         stalled_for_ = milliseconds(0);
         reason_ = std::move(why);
         return budget_ = budget_ - std::min(budget_, by);
     };
     if (missing > 0) {
-        const uint64_t by = missing + budget_ / kMarginShare;
+        const bool none = (group_missing > 0 && s.group_room == 0) || (machine_missing > 0 && s.available == 0);
+        const uint64_t by = std::max(missing + budget_ / kMarginShare, none ? budget_ / kNoRoomStep : 0);
         if (missing == group_missing) return shrink(by, mib(s.group_room) + " left in " + s.group);
         if (missing == machine_missing) return shrink(by, mib(s.available) + " available in the machine");
         return shrink(by, mib(s.swapped) + " of this process swapped out");
@@ -162,7 +170,11 @@ uint64_t PressurePolicy::decide(const PressureSample& s, milliseconds now) {
     }
     if (stalled >= kStallShare) trouble_ = now;
 
-    if (budget_ >= wanted_ || (trouble_ && now - *trouble_ < kQuiet) || now - changed_ < kGrowInterval) return budget_;
+    if (budget_ + grain_ > wanted_) {  // less than a grain below is rounding
+        quiet_ = kQuiet;
+        return budget_;
+    }
+    if ((trouble_ && now - *trouble_ < quiet_) || (grown_ && now - *grown_ < kGrowInterval)) return budget_;
     // Half of the room beyond the floor and the margin that a later shrink would take: two who share a machine and both
     // grow do not chase each other.
     const uint64_t margin = wanted_ / kMarginShare;
@@ -170,7 +182,7 @@ uint64_t PressurePolicy::decide(const PressureSample& s, milliseconds now) {
     const uint64_t group_room = s.group_limit == 0 ? UINT64_MAX : s.group_room - std::min(s.group_room, group_floor + margin);
     const uint64_t by = std::min({wanted_ - budget_, std::max(wanted_ / kGrowStep, grain_), std::min(machine_room, group_room) / 2});
     if (by < grain_) return budget_;
-    changed_ = now;
+    grown_ = now;
     reason_ = "room again";
     return budget_ += by;
 }

@@ -47,13 +47,15 @@ class PressureSource {
 
 // From samples to a budget, in bytes of weights. Pure.
 //
-// Short of room: down by what is missing and a margin, at once. Tasks stall for memory for a second although there seems
+// Short of room: down by what is missing and a margin, at once; no room at all: by an eighth, as nobody knows how much is
+// missing. Tasks stall for memory for a second although there seems
 // to be room (somebody else's limit, or memory that looks available and is not): down by a sixteenth, once a second. All
-// quiet for ten seconds: up by a thirty-second of the wish, once a second, never into the margin.
+// quiet for ten seconds: up by a thirty-second of the wish, once a second, never into the margin. Growth that turns out to
+// be too much doubles the time of quiet before the next, up to 160 seconds, so that two neighbours do not swing.
 class PressurePolicy {
   public:
     // wanted: what the user allows. grain: less than that is no change.
-    PressurePolicy(uint64_t wanted, uint64_t grain) : wanted_(wanted), grain_(grain), budget_(wanted) {}
+    PressurePolicy(uint64_t wanted, uint64_t grain);
     void set_wanted(uint64_t wanted);
     // now: since any fixed moment; ascends. The budget from now on.
     uint64_t decide(const PressureSample& sample, std::chrono::milliseconds now);
@@ -73,7 +75,8 @@ class PressurePolicy {
     std::chrono::milliseconds last_time_{0};
     std::chrono::milliseconds stalled_for_{0};
     std::optional<std::chrono::milliseconds> trouble_;  // when there was any, last
-    std::chrono::milliseconds changed_{0};
+    std::optional<std::chrono::milliseconds> grown_;    // likewise
+    std::chrono::milliseconds quiet_;                   // that growth waits for
 };
 
 // A wish at a moment of the run: tests and soaks change the budget from outside with these.

@@ -11,7 +11,7 @@ namespace weir {
 namespace {
 
 using std::chrono::milliseconds;
-class FakeSystem : public ::testing::Test {
+class PressureNumbers : public ::testing::Test {
   protected:
     void SetUp() override { put("proc/meminfo", "MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:   6000000 kB\n"); }
     void put(const std::string& path, const std::string& text) { system_.put(path, text); }
@@ -25,7 +25,7 @@ std::string meminfo(uint64_t available_mib) {
     return "MemTotal:       8388608 kB\nMemAvailable:   " + std::to_string(available_mib << 10) + " kB\n";
 }
 
-TEST_F(FakeSystem, TheMachineAloneIsLookedAtWhereThereIsNoCgroup) {
+TEST_F(PressureNumbers, TheMachineAloneIsLookedAtWhereThereIsNoCgroup) {
     const PressureSource source(root_);
     const PressureSample s = source.sample();
     EXPECT_EQ(s.total, uint64_t{8000000} << 10);
@@ -35,7 +35,7 @@ TEST_F(FakeSystem, TheMachineAloneIsLookedAtWhereThereIsNoCgroup) {
     EXPECT_EQ(source.describe(), "psi=none");
 }
 
-TEST_F(FakeSystem, TheV2LevelWithTheLeastRoomCountsAndPageCacheIsRoom) {
+TEST_F(PressureNumbers, TheV2LevelWithTheLeastRoomCountsAndPageCacheIsRoom) {
     put("proc/self/cgroup", "0::/a/b\n");
     put("sys/fs/cgroup/a/b/memory.max", "1000000000\n");
     put("sys/fs/cgroup/a/b/memory.high", "900000000\n");
@@ -55,7 +55,7 @@ TEST_F(FakeSystem, TheV2LevelWithTheLeastRoomCountsAndPageCacheIsRoom) {
     EXPECT_NE(s.group.find("a/b"), std::string::npos);
 }
 
-TEST_F(FakeSystem, V1UsageAndSoftLimit) {
+TEST_F(PressureNumbers, V1UsageAndSoftLimit) {
     put("proc/self/cgroup", "4:memory:/docker/abc\n");
     const std::string at = "sys/fs/cgroup/memory/docker/abc/";
     put(at + "memory.limit_in_bytes", "1000000000\n");
@@ -67,7 +67,7 @@ TEST_F(FakeSystem, V1UsageAndSoftLimit) {
     EXPECT_EQ(PressureSource(root_).sample().group_room, 50000000u);
 }
 
-TEST_F(FakeSystem, OurCgroupsStallsComeBeforeTheMachines) {
+TEST_F(PressureNumbers, OurCgroupsStallsComeBeforeTheMachines) {
     const std::string text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=TOTAL\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n";
     const auto psi = [&](const char* total) { return std::string(text).replace(text.find("TOTAL"), 5, total); };
     put("proc/pressure/memory", psi("111"));
@@ -111,18 +111,17 @@ TEST(Pressure, WithRoomNothingChanges) {
 TEST(Pressure, GivesWhatTheMachineMissesAtOnceAndTakesItAgainSlowly) {
     World w;
     w.run(milliseconds(1000));
-    w.others = 7700 * kMiB;
-    w.run(milliseconds(250));
+    w.others = 7700 * kMiB;  // more than there is by 500 MiB: that does not show in what is available, which is nothing
+    w.run(milliseconds(2500));
     EXPECT_GE(w.sample().available, 128 * kMiB) << "a 64th of the machine stays free";
     const uint64_t low = w.policy.budget();
-    EXPECT_GT(low, 300 * kMiB);
+    EXPECT_GT(low, 250 * kMiB);
     EXPECT_NE(w.policy.reason().find("available in the machine"), std::string::npos) << w.policy.reason();
     w.run(milliseconds(30'000));
     EXPECT_EQ(w.policy.budget(), low) << "no room, no growth, and no shrinking either";
     w.others = 1000 * kMiB;
     w.run(milliseconds(5'000));
-    const uint64_t after = w.policy.budget();
-    EXPECT_LT(after, low + 6 * 32 * kMiB);
+    EXPECT_LT(w.policy.budget(), low + 6 * 32 * kMiB);
     w.run(milliseconds(60'000));
     EXPECT_EQ(w.policy.budget(), 1000 * kMiB);
 }
@@ -137,7 +136,7 @@ TEST(Pressure, DoesNotSwingWhereOthersTakeWhatWeGive) {
         last = w.policy.budget();
     }
     EXPECT_LT(changes, 40u);
-    EXPECT_GT(last, 700 * kMiB);
+    EXPECT_GT(last, 600 * kMiB);
 }
 
 TEST(Pressure, ACgroupsRoomCountsToo) {
@@ -147,9 +146,9 @@ TEST(Pressure, ACgroupsRoomCountsToo) {
     w.run(milliseconds(5000));
     EXPECT_EQ(w.policy.budget(), 1000 * kMiB);
     w.group_others = 700 * kMiB;
-    w.run(milliseconds(250));
+    w.run(milliseconds(1500));
     EXPECT_LT(w.policy.budget(), 800 * kMiB);
-    EXPECT_GT(w.policy.budget(), 750 * kMiB);
+    EXPECT_GT(w.policy.budget(), 650 * kMiB);
     EXPECT_NE(w.policy.reason().find("/the/group"), std::string::npos) << w.policy.reason();
 }
 
@@ -192,15 +191,20 @@ TEST(Pressure, AWishIsFollowedButPressureStays) {
     EXPECT_EQ(w.policy.budget(), 500 * kMiB);
     w.policy.set_wanted(1200 * kMiB);
     EXPECT_EQ(w.policy.budget(), 1200 * kMiB);
+    w.policy.set_in_force(1199 * kMiB);  // in whole Extents
+    w.run(milliseconds(20'000));
+    EXPECT_EQ(w.policy.budget(), 1199 * kMiB);
+    w.policy.set_wanted(1300 * kMiB);
+    EXPECT_EQ(w.policy.budget(), 1300 * kMiB);
     w.others = 7700 * kMiB;
-    w.run(milliseconds(250));
+    w.run(milliseconds(2500));
     const uint64_t low = w.policy.budget();
     EXPECT_LT(low, 500 * kMiB);
     w.policy.set_wanted(1000 * kMiB);
     EXPECT_EQ(w.policy.budget(), low);
 }
 
-class Monitor : public FakeSystem {
+class Monitor : public PressureNumbers {
   protected:
     PressureMonitor::Hooks hooks() {
         PressureMonitor::Hooks h;
