@@ -97,6 +97,7 @@ class NoReads : public ReadQueue {
     const char* name() const override { return "none"; }
     size_t capacity() const override { return queue_->capacity(); }
     int start(int uffd, int event_fd) noexcept override { return queue_->start(uffd, event_fd); }
+    void watch(int uffd) noexcept override { queue_->watch(uffd); }
     int push(const Read& read) noexcept override {
         over_ = {read.tag, static_cast<int32_t>(read.bytes)};
         pending_ = true;
