@@ -155,10 +155,8 @@ std::string AdvisedMapping::failure() const { return failed() ? failure_ : ""; }
 AdvisedStats AdvisedMapping::stats() const {
     AdvisedStats s;
     s.bytes_mapped = bytes_mapped_.load(std::memory_order_relaxed);
-    for (const Worker& w : workers_) {
-        s.waits += w.waits.load(std::memory_order_relaxed);
-        s.stall_us = std::max(s.stall_us, w.wait_ns.load(std::memory_order_relaxed) / 1000);
-    }
+    for (const Worker& w : workers_) s.waits += w.waits.load(std::memory_order_relaxed);
+    s.stall_us = workers_[0].wait_ns.load(std::memory_order_relaxed) / 1000;
     s.kept_chunks = n_kept_;
     s.ring_chunks = ring_;
     return s;

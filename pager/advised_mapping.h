@@ -44,7 +44,7 @@ constexpr size_t least_advised_frames(size_t held_steps) { return held_steps + 1
 struct AdvisedStats {
     uint64_t bytes_mapped = 0;  // of chunks that were not there; /proc/self/io knows what was read
     uint64_t waits = 0;         // gate waits, all workers
-    uint64_t stall_us = 0;      // the slowest worker's time in gates
+    uint64_t stall_us = 0;      // the first worker's time in gates
     size_t kept_chunks = 0;
     size_t ring_chunks = 0;
 };

@@ -250,12 +250,8 @@ PagerStats Pager::stats() const {
     s.copied_moves = c.copied_moves.load(relaxed);
     s.hollow_frames = c.hollow_frames.load(relaxed);
     s.peak_frames = c.peak_frames.load(relaxed);
-    uint64_t slowest_ns = 0;
-    for (const WorkerSlot& worker : shared_->workers) {
-        s.waits += worker.waits.load(relaxed);
-        slowest_ns = std::max(slowest_ns, worker.wait_ns.load(relaxed));
-    }
-    s.stall_us = (slowest_ns + c.fault_ns.load(relaxed)) / 1000;
+    for (const WorkerSlot& worker : shared_->workers) s.waits += worker.waits.load(relaxed);
+    s.stall_us = (shared_->workers[0].wait_ns.load(relaxed) + c.fault_ns.load(relaxed)) / 1000;
     s.busy_us = c.busy_ns.load(relaxed) / 1000;
     if (s.busy_us > 0)
         s.extents_in_flight = static_cast<double>(c.extent_ns.load(relaxed)) / static_cast<double>(c.busy_ns.load(relaxed));

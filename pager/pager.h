@@ -77,7 +77,7 @@ struct PagerStats {
     uint64_t reads = 0;
     uint64_t faults = 0;        // userfaultfd messages
     uint64_t waits = 0;         // gate waits, all workers
-    uint64_t stall_us = 0;      // the slowest worker's time in gates, plus the time faults took
+    uint64_t stall_us = 0;      // the first worker's time in gates, plus the time faults took (all wait for one another)
     uint64_t installs = 0;
     uint64_t evictions = 0;
     uint64_t dropped = 0;       // prefetched Extents given up for a demand

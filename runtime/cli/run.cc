@@ -170,6 +170,7 @@ int run(const RunOptions& o) {
     generate_options.max_tokens = o.n_tokens < 0 ? SIZE_MAX : static_cast<size_t>(o.n_tokens);
     generate_options.ignore_end = o.ignore_end;
     generate_options.warmup_tokens = o.warmup_tokens;
+    generate_options.adapt_threads = o.adapt_threads;
     bool output_ok = true;
     std::string answer;
     GenerateHooks hooks;

@@ -32,6 +32,7 @@ struct RunOptions {
     size_t warmup_tokens = 2;
     KvType kv_type = KvType::kF16;
     bool float_activations = false;
+    bool adapt_threads = true;
     StoreOptions store;
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;

@@ -108,6 +108,10 @@ void print_statistics(const RunReport& r) {
                      per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
                      per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
     }
+    if (g.mean_workers > 0 && g.mean_workers < 0.95 * static_cast<double>(r.threads)) {
+        std::fprintf(stderr, "weir: %.1f of %zu threads decoded a token, as reads bound and fewer were faster (--adapt-threads off: always all)\n",
+                     g.mean_workers, r.threads);
+    }
 }
 
 bool print_json(const RunReport& r) {
@@ -178,6 +182,7 @@ bool print_json(const RunReport& r) {
                    {"activation_bytes", r.budget.activations}};
     j["logits_hash"] = g.logits_hash;
     j["mean_entropy_nats"] = g.mean_entropy;
+    j["mean_decode_threads"] = g.mean_workers;
     j["seed"] = r.seed;
     j["threads"] = r.threads;
     j["kernels"] = r.kernels;

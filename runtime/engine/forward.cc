@@ -69,7 +69,7 @@ Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& t
                  size_t max_logit_rows)
     : model_(model), store_(store), cache_(cache), team_(team), kernels_(kernels), forms_(forms),
       max_batch_(max_batch), max_logit_rows_(max_logit_rows),
-      buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.size()}) {}
+      buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.capacity()}) {}
 
 std::span<const float> Forward::pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
     const size_t n_vocab = model_.config.n_vocab;
@@ -132,6 +132,9 @@ bool Forward::begin(size_t worker, const Batch& batch) {
     if (worker == 0) {
         store_.begin_pass(batch.logit_rows > 0, batch.next_follows);
         pass_open_ = true;
+        // Who takes no part is behind the walk already, and holds nothing back.
+        const Matrix& last = *model_.head;
+        for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.release(w, last.place + last.rows * last.row_bytes);
         store_.embedding_rows(batch.ids, buffers_.x);
     }
     const size_t pairs = model_.rope_frequency.size();

@@ -48,6 +48,10 @@ class Forward {
     std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows);
 
     size_t max_batch() const { return max_batch_; }
+
+    // Workers of the passes to come, at most what the team was made with; any number gives the same bits.
+    size_t most_workers() const { return team_.capacity(); }
+    void set_workers(size_t n) { team_.resize(n); }
     size_t activation_bytes() const { return buffers_.bytes(); }
 
   private:

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "runtime/engine/memory_limits.h"
+#include "runtime/engine/worker_count.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -131,6 +132,9 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     Clock::time_point first_token{};
     std::optional<Mark> steady_from;
     double entropy = 0;
+    const bool adapts = options.adapt_threads && store.extent_bytes() != SIZE_MAX && forward.most_workers() > 1;
+    WorkerCount workers(forward.most_workers());
+    size_t worker_tokens = 0;
     for (;;) {
         hash.add(logits);
         entropy += entropy_nats(logits);
@@ -163,9 +167,22 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             break;
         }
         const bool another = result.ids.size() + 1 < options.max_tokens && cache.length() + 1 < cache.capacity();
+        if (!adapts) {
+            logits = forward.pass({&id, 1}, 1, another);
+            continue;
+        }
+        const uint64_t stalled = store.stats().stall_us;
+        const auto token_begin = Clock::now();
+        forward.set_workers(workers.workers());
+        worker_tokens += workers.workers();
         logits = forward.pass({&id, 1}, 1, another);
+        const double seconds = seconds_between(token_begin, Clock::now());
+        workers.took(seconds, static_cast<double>(store.stats().stall_us - stalled) / 1e6 / seconds);
     }
     result.decode_s = seconds_between(first_token, Clock::now());
+    forward.set_workers(forward.most_workers());
+    result.mean_workers = static_cast<double>(forward.most_workers());
+    if (worker_tokens > 0) result.mean_workers = static_cast<double>(worker_tokens) / static_cast<double>(result.ids.size() - 1);
     result.mean_entropy = entropy / static_cast<double>(result.ids.size());
     result.logits_hash = hash.text();
     if (steady_from && result.ids.size() > options.warmup_tokens) {

@@ -27,6 +27,7 @@ struct GenerateOptions {
     size_t max_tokens = SIZE_MAX;
     bool ignore_end = false;  // go on after an end-of-generation token
     size_t warmup_tokens = 2; // before a steady state is expected; at least 1
+    bool adapt_threads = true; // where weights are paged: fewer workers a token while that is faster, see worker_count.h
 };
 
 struct GenerateResult {
@@ -34,6 +35,7 @@ struct GenerateResult {
     FinishReason finish = FinishReason::kLimit;
     double prompt_s = 0;       // prefill, first token included
     double decode_s = 0;       // from the first token to the last
+    double mean_workers = 0;   // that decoded a token
     double mean_entropy = 0;   // nats per generated token, of the softmax at temperature 1
     std::string logits_hash;   // XXH64 over the raw F32 logits of every generated step, 16 hex digits
 

@@ -63,7 +63,7 @@ size_t default_thread_count() {
     return std::max<size_t>(1, static_cast<size_t>(cores));
 }
 
-Team::Team(size_t workers) : n_workers_(std::max<size_t>(1, workers)) {
+Team::Team(size_t workers) : n_workers_(std::clamp<size_t>(workers, 1, kMostWorkers)), active_(n_workers_) {
     const std::vector<Cpu> cpus = usable_cpus();
     pinned_ = cpus.size() >= n_workers_;
     threads_.reserve(n_workers_);
@@ -81,26 +81,31 @@ Team::Team(size_t workers) : n_workers_(std::max<size_t>(1, workers)) {
         }
     } catch (...) {
         stopping_ = true;
-        generation_.fetch_add(1, std::memory_order_release);
-        generation_.notify_all();
+        start_run();
         throw;
     }
 }
 
 Team::~Team() {
     stopping_ = true;
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
+    start_run();
     threads_.clear();  // joins, while the members that the workers read are still alive
+}
+
+void Team::resize(size_t n) { active_ = std::clamp<size_t>(n, 1, n_workers_); }
+
+void Team::start_run() noexcept {
+    const uint32_t number = (generation_.load(std::memory_order_relaxed) >> kWorkersBits) + 1;
+    generation_.store(number << kWorkersBits | static_cast<uint32_t>(active_), std::memory_order_release);
+    generation_.notify_all();
 }
 
 bool Team::run(const std::function<void(size_t)>& work) {
     work_ = &work;
     failed_.store(false, std::memory_order_relaxed);
     arrived_.store(0, std::memory_order_relaxed);
-    running_.store(static_cast<uint32_t>(n_workers_), std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
+    running_.store(static_cast<uint32_t>(active_), std::memory_order_relaxed);
+    start_run();
     for (uint32_t left = running_.load(std::memory_order_acquire); left != 0;
          left = running_.load(std::memory_order_acquire)) {
         running_.wait(left, std::memory_order_acquire);
@@ -126,6 +131,7 @@ void Team::worker_loop(size_t worker) {
         wait_while(generation_, seen);
         seen = generation_.load(std::memory_order_acquire);
         if (stopping_) return;
+        if (worker >= (seen & kWorkersMask)) continue;
         try {
             (*work_)(worker);
         } catch (...) {

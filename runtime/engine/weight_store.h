@@ -52,7 +52,7 @@ struct StoreStats {
     uint64_t bytes_read = 0;         // by the store so far
     uint64_t faults = 0;
     uint64_t waits = 0;              // gate waits
-    uint64_t stall_us = 0;           // of the team, in gates; the slowest worker's
+    uint64_t stall_us = 0;           // of the team, in gates; the first worker's, which takes part in every pass
     uint64_t pager_cpu_us = 0;       // of the pager thread
     double extents_in_flight = 0;    // mean while anything was being read
     uint64_t budget_changes = 0;     // of frame_bytes, since the start

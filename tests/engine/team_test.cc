@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <stdexcept>
 #include <vector>
@@ -16,6 +17,24 @@ TEST(Team, EveryWorkerRunsOnce) {
         for (int round = 0; round < 100; ++round) EXPECT_TRUE(team.run([&](size_t worker) { ++calls[worker]; }));
         EXPECT_EQ(calls, std::vector<int>(n, 100));
     }
+}
+
+TEST(Team, RunsOnAsManyAsAskedFor) {
+    Team team(4);
+    std::array<std::atomic<int>, 4> calls{};
+    std::array<int, 4> expected{};
+    for (int round = 0; round < 3000; ++round) {
+        const size_t n = 1 + static_cast<size_t>(round * 7 % 4);
+        team.resize(n);
+        EXPECT_EQ(team.size(), n);
+        EXPECT_TRUE(team.run([&](size_t worker) {
+            calls[worker].fetch_add(1, std::memory_order_relaxed);
+            team.barrier();
+        }));
+        for (size_t worker = 0; worker < n; ++worker) ++expected[worker];
+    }
+    for (size_t worker = 0; worker < 4; ++worker) EXPECT_EQ(calls[worker].load(), expected[worker]);
+    EXPECT_EQ(team.capacity(), 4u);
 }
 
 TEST(Team, NobodyPassesABarrierEarly) {
