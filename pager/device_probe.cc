@@ -11,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pager/mapping.h"
@@ -31,14 +32,34 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
                              (error != 0 ? std::strerror(error) : "the file ends before its expected size"));
 }
 
-// Memory that reads land in, aligned and touched, as huge pages where there are any.
-Mapping make_frames(size_t bytes, const File& file) {
+// Memory that reads land in, aligned and (but for fresh ones) touched, as huge pages where there are any.
+Mapping make_frames(size_t bytes, const File& file, bool fresh) {
     const size_t pmd = pmd_page_size();
     const bool huge = huge_pages_allowed() && bytes >= pmd;
     Mapping frames(align_up(bytes, huge ? pmd : file.granule()), huge ? pmd : file.granule(), huge, "probe's frames");
-    for (size_t at = 0; at < frames.bytes(); at += kernel_page_size()) frames.base()[at] = std::byte{1};
+    for (size_t at = 0; !fresh && at < frames.bytes(); at += kernel_page_size()) frames.base()[at] = std::byte{1};
     return frames;
 }
+
+// Threads that compute and touch no memory, for as long as this lives.
+class BusyThreads {
+  public:
+    explicit BusyThreads(size_t n) {
+        for (size_t i = 0; i < n; ++i) {
+            threads_.emplace_back([](const std::stop_token& stop) {
+                volatile double sink = 1;
+                while (!stop.stop_requested()) {
+                    double x = sink;
+                    for (int turn = 0; turn < 1000; ++turn) x = x * 0.999 + 0.001;
+                    sink = x;
+                }
+            });
+        }
+    }
+
+  private:
+    std::vector<std::jthread> threads_;
+};
 
 // A queue with an event that nobody signals in the places of userfaultfd and wake-up.
 class Reader {
@@ -75,8 +96,9 @@ DeviceSpeed probe_device(const File& file, const DeviceProbe& probe) {
     Reader queue(probe.reader);
     speed.depth = std::clamp<size_t>(probe.depth, 1, std::min<uint64_t>(queue->capacity(), reads));
     speed.reader = queue->name();
-    frames = make_frames(speed.depth * speed.read_bytes, file);
-    speed.huge_frames = anon_huge_bytes(frames.base(), frames.bytes()) >= frames.bytes();
+    frames = make_frames((probe.fresh ? reads : speed.depth) * speed.read_bytes, file, probe.fresh);
+    if (!probe.fresh) speed.huge_frames = anon_huge_bytes(frames.base(), frames.bytes()) >= frames.bytes();
+    const BusyThreads busy(probe.busy_threads);
     if (!file.direct()) file.drop_cache(0, file.size());
 
     std::vector<uint64_t> offsets(speed.depth);  // of the reads in flight
@@ -89,7 +111,7 @@ DeviceSpeed probe_device(const File& file, const DeviceProbe& probe) {
         if (error != 0 || begun == reads || seconds_since(begin) > probe.seconds_limit) return;
         const uint64_t offset = (first + begun) % places * speed.read_bytes;
         offsets[slot] = offset;
-        error = -queue->push({slot, file.fd(), offset, frames.base() + slot * speed.read_bytes,
+        error = -queue->push({slot, file.fd(), offset, frames.base() + (probe.fresh ? begun : slot) * speed.read_bytes,
                               static_cast<uint32_t>(speed.read_bytes)});
         if (error == 0) {
             ++begun;
@@ -116,6 +138,7 @@ DeviceSpeed probe_device(const File& file, const DeviceProbe& probe) {
         }
     }
     speed.seconds = seconds_since(begin);
+    if (probe.fresh) speed.huge_frames = anon_huge_bytes(frames.base(), frames.bytes()) >= speed.bytes / 2;
     if (error != 0) fail(file, error_at, error);
     speed.bytes_per_s = static_cast<double>(speed.bytes) / std::max(speed.seconds, 1e-9);
     return speed;
@@ -125,7 +148,7 @@ DeviceLatency probe_latency(const File& file, size_t reads, double seconds_limit
     DeviceLatency latency;
     latency.read_bytes = file.granule();
     const uint64_t places = std::max<uint64_t>(1, file.size() / latency.read_bytes);
-    const Mapping frame = make_frames(latency.read_bytes, file);
+    const Mapping frame = make_frames(latency.read_bytes, file, false);
     if (!file.direct()) file.drop_cache(0, file.size());
     std::mt19937_64 random(places);  // equal files are asked for equal places
     std::vector<double> took;

@@ -2,7 +2,7 @@
 // into huge pages. What it gives is the bound that streaming is measured against and that plans are made with.
 //
 // Any thread; a probe blocks for as long as it measures. Frames are taken for the time of a probe and given back:
-// depth * read_bytes. Throws std::runtime_error with one line where the file cannot be read.
+// depth * read_bytes, or all bytes where they are to be fresh. Throws std::runtime_error with one line where the file cannot be read.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,8 @@ struct DeviceProbe {
     double seconds_limit = 1;     // no read begins after it
     uint64_t from = 0;            // offset of the first read; the end of the file is followed by its beginning
     ReaderRung reader = ReaderRung::kAuto;
+    bool fresh = false;          // each read lands in memory that nothing has touched before, as in a run's first pass
+    size_t busy_threads = 0;     // that compute meanwhile, as decode threads do
 };
 
 // Sequential reads of 2 MiB (of the whole file, where it is shorter). Where the file is read through the page cache, its

@@ -12,6 +12,7 @@
 #include "runtime/cli/doctor_report.h"
 #include "runtime/cli/format.h"
 #include "runtime/engine/memory_limits.h"
+#include "runtime/engine/team.h"
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
 
@@ -22,6 +23,8 @@ constexpr size_t kDepths[] = {1, 2, 4, 8, 16, 32, 64};
 // Of one depth: enough for a steady state on a fast drive, and all depths together within some eight seconds on a slow one.
 constexpr uint64_t kProbeBytes = 768u << 20;
 constexpr double kProbeSeconds = 0.9;
+// Below this share of its own speed a device is slower beside threads that compute.
+constexpr double kBusyShare = 0.85;
 constexpr uint64_t kMostRounds = 16;  // over a short file
 constexpr double kLongestDepth = 2;  // seconds that filling a queue alone may take
 constexpr size_t kLatencyReads = 2000;
@@ -82,11 +85,36 @@ uint64_t frames_allowed() {
     }
 }
 
-Finding speed_finding(const pager::File& file, const DoctorProgress& progress) {
+// The same reads where a run has it harder: beside threads that compute, and into memory that is touched for the first time.
+Finding harder_finding(const pager::File& file, const pager::DeviceSpeed& best, const DoctorProgress& progress) {
+    progress("reading " + printable(file.path()) + " while all cores compute");
+    pager::DeviceProbe probe;
+    probe.depth = best.depth;
+    probe.bytes = std::min({kProbeBytes, kMostRounds * file.size(), frames_allowed()});
+    probe.seconds_limit = kProbeSeconds;
+    probe.busy_threads = default_thread_count();
+    const double busy = probe_device(file, probe).bytes_per_s;
+    probe.busy_threads = 0;
+    probe.fresh = true;
+    const double fresh = probe_device(file, probe).bytes_per_s;
+    Finding f;
+    f.check = "device: in a run";
+    f.found = format_fixed(busy / 1e9, 2) + " GB/s while all cores compute; " + format_fixed(fresh / 1e9, 2) +
+              " GB/s into memory that was never touched, as in the first pass";
+    f.values = {{"busy_bytes_per_s", busy}, {"fresh_bytes_per_s", fresh}};
+    if (busy < kBusyShare * best.bytes_per_s) {
+        f.verdict = Verdict::kSlower;
+        f.mend = "reads take the cores' time here (a virtual disk that the host serves from the same cores, or encryption): what a "
+                 "token computes and what it reads add up in part";
+    }
+    return f;
+}
+
+Finding speed_finding(const pager::File& file, const DoctorProgress& progress, pager::DeviceSpeed* fastest) {
     Finding f;
     f.check = "device: sequential";
     const uint64_t allowed = frames_allowed();
-    pager::DeviceSpeed best;
+    pager::DeviceSpeed& best = *fastest;
     for (size_t i = 0; i < std::size(kDepths); ++i) {
         const size_t depth = kDepths[i];
         const uint64_t frames = depth * (uint64_t{2} << 20);
@@ -141,7 +169,9 @@ Findings examine_file(const std::string& path, const DoctorProgress& progress) {
         findings.push_back(std::move(about));
         findings.push_back(direct_finding(file, fs));
         if (file.size() == 0) return findings;
-        findings.push_back(speed_finding(file, progress));
+        pager::DeviceSpeed fastest;
+        findings.push_back(speed_finding(file, progress, &fastest));
+        findings.push_back(harder_finding(file, fastest, progress));
         findings.push_back(latency_finding(file, progress));
         return findings;
     } catch (const std::runtime_error& error) {

@@ -62,6 +62,8 @@ inline Ended spawn(const std::vector<std::string>& args, const SpawnOptions& opt
             ::dup2(out[1], STDOUT_FILENO);
         }
         ::dup2(err[1], STDERR_FILENO);
+        // A shell without job control starts what it puts into the background with some of these ignored.
+        for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::signal(number, SIG_DFL);
         if (options.in_child) options.in_child();
         ::execv(argv[0], argv.data());
         ::_exit(127);

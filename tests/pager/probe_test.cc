@@ -85,6 +85,11 @@ TEST(DeviceProbe, ShortFilesAndOddPlaces) {
             const DeviceSpeed speed = probe_device(file, probe);
             EXPECT_GT(speed.bytes, 0u) << bytes;
         }
+        DeviceProbe harder;
+        harder.bytes = 6 << 20;
+        harder.fresh = true;
+        harder.busy_threads = 2;
+        EXPECT_GT(probe_device(file, harder).bytes, 0u) << bytes;
         const DeviceLatency latency = probe_latency(file, 50, 10);
         EXPECT_EQ(latency.reads, 50u);
         EXPECT_LE(latency.p50_us, latency.p99_us);
