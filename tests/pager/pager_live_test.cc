@@ -165,7 +165,9 @@ TEST_F(PagerPlans, NoPlanAtAllCostsTimeNotCorrectness) {
         EXPECT_TRUE(walk.run(0, 3));
         EXPECT_LE(pager_->stats().peak_frames, 12u);
         // With gates there is hardly ever one: without a plan the pager may take an Extent from a worker that lags.
-        if (!gates) EXPECT_GT(pager_->stats().faults, 0u);
+        if (!gates) {
+            EXPECT_GT(pager_->stats().faults, 0u);
+        }
     }
 }
 
