@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -45,6 +46,11 @@ pager::UffdSource uffd_source(const std::string& name) {
 // A decode thread sleeps in a fault on weights that cannot be read any more: nothing can wake it with an error, so the
 // process ends here, with the reason.
 [[noreturn]] void end_process(const char* text) {
+    static std::atomic<bool> ending{false};
+    if (ending.exchange(true)) {  // the watchdog, of a pager thread that is at this very place: one reason is told
+        ::sleep(5);
+        ::_exit(1);
+    }
     std::fprintf(stderr, "weir: %s\n", text);
     std::fflush(stderr);
     ::_exit(1);
