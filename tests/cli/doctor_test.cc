@@ -132,9 +132,10 @@ TEST_F(Doctor, AFileAndItsDevice) {
     const std::string path = root_.path() / "file";
     std::ofstream(path) << std::string(3 << 20, 'x');
     const Findings findings = examine_file(path, quiet);
-    ASSERT_EQ(findings.size(), 4u);
+    ASSERT_EQ(findings.size(), 5u);
     EXPECT_THAT(find(findings, "file").found, HasSubstr("3.00 MiB"));
     EXPECT_THAT(find(findings, "device: sequential").found, HasSubstr("GB/s"));
+    EXPECT_THAT(find(findings, "device: in a run").found, HasSubstr("never touched"));
     EXPECT_THAT(find(findings, "device: one small read").found, HasSubstr("p99"));
     std::ofstream(path, std::ios::trunc).flush();
     EXPECT_EQ(examine_file(path, quiet).size(), 2u);
