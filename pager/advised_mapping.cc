@@ -152,11 +152,13 @@ void AdvisedMapping::publish(size_t worker, uint64_t ordinal) noexcept {
 
 std::string AdvisedMapping::failure() const { return failed() ? failure_ : ""; }
 
+uint64_t AdvisedMapping::stall_us() const noexcept { return workers_[0].wait_ns.load(std::memory_order_relaxed) / 1000; }
+
 AdvisedStats AdvisedMapping::stats() const {
     AdvisedStats s;
     s.bytes_mapped = bytes_mapped_.load(std::memory_order_relaxed);
     for (const Worker& w : workers_) s.waits += w.waits.load(std::memory_order_relaxed);
-    s.stall_us = workers_[0].wait_ns.load(std::memory_order_relaxed) / 1000;
+    s.stall_us = stall_us();
     s.kept_chunks = n_kept_;
     s.ring_chunks = ring_;
     return s;

@@ -69,6 +69,7 @@ class AdvisedMapping {
     bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
     std::string failure() const;
     AdvisedStats stats() const;
+    uint64_t stall_us() const noexcept;  // of stats(), alone
 
   private:
     enum State : uint32_t { kAbsent, kPresent, kFailed };

@@ -231,6 +231,11 @@ uint64_t Pager::huge_bytes() const { return loop_->huge_bytes(); }
 bool Pager::failed() const noexcept { return shared_->failed.load(std::memory_order_acquire); }
 std::string Pager::failure() const { return failed() ? shared_->failure_text : ""; }
 
+uint64_t Pager::stall_us() const noexcept {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    return (shared_->workers[0].wait_ns.load(relaxed) + shared_->counters.fault_ns.load(relaxed)) / 1000;
+}
+
 PagerStats Pager::stats() const {
     const Counters& c = shared_->counters;
     constexpr auto relaxed = std::memory_order_relaxed;
@@ -251,7 +256,7 @@ PagerStats Pager::stats() const {
     s.hollow_frames = c.hollow_frames.load(relaxed);
     s.peak_frames = c.peak_frames.load(relaxed);
     for (const WorkerSlot& worker : shared_->workers) s.waits += worker.waits.load(relaxed);
-    s.stall_us = (shared_->workers[0].wait_ns.load(relaxed) + c.fault_ns.load(relaxed)) / 1000;
+    s.stall_us = stall_us();
     s.busy_us = c.busy_ns.load(relaxed) / 1000;
     if (s.busy_us > 0)
         s.extents_in_flight = static_cast<double>(c.extent_ns.load(relaxed)) / static_cast<double>(c.busy_ns.load(relaxed));

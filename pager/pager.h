@@ -146,6 +146,7 @@ class Pager {
     bool failed() const noexcept;
     std::string failure() const;
     PagerStats stats() const;
+    uint64_t stall_us() const noexcept;  // of stats(), alone
     // Bytes of frames, wherever they are, that huge pages back at this moment, by smaps: takes milliseconds.
     uint64_t huge_bytes() const;
 

@@ -91,6 +91,8 @@ class AdvisedStore : public StoreBase {
         mapping_->publish(worker, pass_ * n_steps_ + place / chunk_bytes_);
     }
 
+    uint64_t stall_us() const noexcept override { return mapping_->stall_us(); }
+
     StoreStats stats() const override {
         const pager::AdvisedStats a = mapping_->stats();
         StoreStats s;

@@ -171,13 +171,13 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             logits = forward.pass({&id, 1}, 1, another);
             continue;
         }
-        const uint64_t stalled = store.stats().stall_us;
+        const uint64_t stalled = store.stall_us();
         const auto token_begin = Clock::now();
         forward.set_workers(workers.workers());
         worker_tokens += workers.workers();
         logits = forward.pass({&id, 1}, 1, another);
         const double seconds = seconds_between(token_begin, Clock::now());
-        workers.took(seconds, static_cast<double>(store.stats().stall_us - stalled) / 1e6 / seconds);
+        workers.took(seconds, static_cast<double>(store.stall_us() - stalled) / 1e6 / seconds);
     }
     result.decode_s = seconds_between(first_token, Clock::now());
     forward.set_workers(forward.most_workers());

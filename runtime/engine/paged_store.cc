@@ -149,6 +149,8 @@ class PagedStore : public StoreBase {
         return pager_->set_budget(bytes / extent_bytes_) * extent_bytes_;
     }
 
+    uint64_t stall_us() const noexcept override { return pager_->stall_us(); }
+
     StoreStats stats() const override {
         const pager::PagerStats p = pager_->stats();
         StoreStats s;
@@ -160,9 +162,6 @@ class PagedStore : public StoreBase {
         s.ring_bytes = p.ring_frames * extent_bytes_;
         s.frame_bytes = p.budget_frames * extent_bytes_;
         s.budget_changes = p.budget_changes;
-        s.read_retries = p.read_retries;
-        s.buffered_rereads = p.buffered_rereads;
-        s.copied_moves = p.copied_moves + p.hollow_frames;
         s.extent_bytes = extent_bytes_;
         s.bytes_read = p.bytes_read;
         s.faults = p.faults;

@@ -159,16 +159,18 @@ class PagerPlans : public ::testing::Test {
 
 TEST_F(PagerPlans, NoPlanAtAllCostsTimeNotCorrectness) {
     WEIR_NEEDS_UFFD();
-    for (const bool gates : {true, false}) {
+    uint64_t faults[2];
+    for (const bool gates : {false, true}) {
         open(12, 2, gates);
         Walk walk{*pager_, ranges_, pattern_.bytes(), 64 * kSmall, kSmall, 2, false};
         EXPECT_TRUE(walk.run(0, 3));
         EXPECT_LE(pager_->stats().peak_frames, 12u);
-        // With gates there is hardly ever one: without a plan the pager may take an Extent from a worker that lags.
-        if (!gates) {
-            EXPECT_GT(pager_->stats().faults, 0u);
-        }
+        faults[gates] = pager_->stats().faults;
     }
+    EXPECT_GT(faults[false], 0u);
+    // Without a plan every Extent counts as wanted now, and the oldest goes when room is needed: a worker that lags may
+    // still be reading it, and faults. That is rare.
+    EXPECT_LE(20 * faults[true], faults[false]);
 }
 
 TEST_F(PagerPlans, RandomTouchesOfManyThreadsAreServed) {
