@@ -237,8 +237,9 @@ int plan(const Options& options) {
     progress.show("computing for a second");
     report.parts = compute_parts(map, o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product());
     std::vector<Alternative> alternatives = finer_to_coarser(report.parts);
-    const double meetings_s =
-        measure_kernels(*kernels, threads, config.n_layers, probe_memory(allowed), &report.parts, &alternatives);
+    // A token of a small model walks no more than its weights, of which the caches may hold a part in a run as well.
+    const uint64_t memory = probe_memory(std::min<uint64_t>(allowed, map.weights_bytes));
+    const double meetings_s = measure_kernels(*kernels, threads, config.n_layers, memory, &report.parts, &alternatives);
     in.compute_s = seconds_of(report.parts) + meetings_s;
     report.compute_bytes_per_s = static_cast<double>(bytes_of(report.parts)) / seconds_of(report.parts);
 

@@ -10,6 +10,7 @@
 #include "kernels/quantize_weights.h"
 #include "pager/mapping.h"
 #include "pager/system.h"
+#include "runtime/engine/units.h"
 
 namespace weir {
 namespace {
@@ -17,11 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using kernels::Activation;
 
-// As in the forward pass: what a worker takes at a time.
-constexpr size_t kUnitBytes = 64 << 10;
-constexpr size_t kLeastUnitBytes = 4 << 10;
-constexpr size_t kUnitsPerWorker = 8;
-constexpr size_t kRowTile = 8;
 constexpr size_t kMeetings = 20;
 constexpr double kMeetingSeconds = 0.005;
 // A cache that the machine does not tell of is taken to have 32 MiB.
@@ -59,9 +55,7 @@ double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mappi
                const ComputeProbeOptions& options) {
     const size_t row_bytes = kernels::row_bytes(part.type, part.cols);
     const size_t rows = fill(memory, part.type, part.cols);
-    const size_t fair = std::max<size_t>(kLeastUnitBytes, options.group_bytes / (kUnitsPerWorker * team.size()));
-    const size_t fit = std::max<size_t>(1, std::min(kUnitBytes, fair) / row_bytes);
-    const size_t unit = std::min(rows, fit < kRowTile ? fit : fit / kRowTile * kRowTile);
+    const size_t unit = std::min(rows, rows_of_unit(row_bytes, options.group_bytes, team.size(), SIZE_MAX));
     const size_t units = rows / unit;
     const size_t group = std::clamp<size_t>(options.group_bytes / (unit * row_bytes), 1, units);
     const std::vector<float> input(part.cols, 0.5f);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/units.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -14,14 +15,6 @@ namespace {
 
 using kernels::Activation;
 
-// Weights that a worker takes at a time. At 10 GB/s a unit of 64 KiB lasts 6 us, long against the 0.1 us of a ticket, and
-// it fits a level-2 cache while a batch streams past it. Small matrices are cut finer, into some eight units a worker, so
-// that nobody waits long for the last one.
-constexpr size_t kUnitBytes = 64 << 10;
-constexpr size_t kLeastUnitBytes = 4 << 10;
-constexpr size_t kUnitsPerWorker = 8;
-// Kernels compute rows in tiles; units are whole tiles where they can be.
-constexpr size_t kRowTile = 8;
 // Tokens of one attention unit: fine enough to share out a batch, and the keys of a head stay in cache for all of them.
 constexpr size_t kAttentionTokens = 16;
 
@@ -270,10 +263,7 @@ bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group,
 size_t Forward::unit_rows(const Matrix& matrix, std::span<const Product> group) const {
     size_t group_bytes = 0;
     for (const Product& product : group) group_bytes += product.w->rows * product.w->row_bytes;
-    const size_t fair = std::max(kLeastUnitBytes, group_bytes / (kUnitsPerWorker * team_.size()));
-    const size_t bytes = std::min({kUnitBytes, store_.extent_bytes(), fair});
-    const size_t rows = std::max<size_t>(1, bytes / matrix.row_bytes);
-    return rows < kRowTile ? rows : rows / kRowTile * kRowTile;
+    return rows_of_unit(matrix.row_bytes, group_bytes, team_.size(), store_.extent_bytes());
 }
 
 // Keys and values of a batch go into the cache before any of its tokens looks at them. For a single token this happens

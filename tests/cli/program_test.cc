@@ -96,9 +96,6 @@ TEST_F(Program, DoctorSaysWhatIsHere) {
 }
 
 TEST_F(Program, PlanTellsWhatARunWillTake) {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "under ThreadSanitizer each probe of the kernels takes half a minute; the other builds run this";
-#endif
     const std::string model = path("model.gguf");
     ASSERT_EQ(weir({"synth", "--shape", "1.1b", "--type", "q4_0", "--layers", "1", "--vocab", "2000", "-o", model}).status, 0);
     const std::vector<std::string> common = {"plan", model, "-c", "64", "-b", "4", "-t", "2", "--device-gbps", "0.5"};
