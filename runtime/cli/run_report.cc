@@ -13,7 +13,7 @@ namespace {
 // From this share of the decode time on, waiting for bytes is what bounds a run.
 constexpr double kBoundShare = 0.3;
 
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+double in_mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 double per_token(uint64_t n, const GenerateResult::Steady& s) {
     return static_cast<double>(n) / static_cast<double>(s.tokens);
@@ -59,20 +59,20 @@ uint64_t ram_with(const Budget& budget, uint64_t frame_bytes) {
 }
 
 void print_budget_change(const Budget& budget, uint64_t frames_before, uint64_t frames_now, const std::string& reason) {
-    std::fprintf(stderr, "weir: budget=%.1fMiB frames=%.1fMiB (before: %.1fMiB): %s\n", mib(ram_with(budget, frames_now)),
-                 mib(frames_now), mib(frames_before), reason.c_str());
+    std::fprintf(stderr, "weir: budget=%.1fMiB frames=%.1fMiB (before: %.1fMiB): %s\n", in_mib(ram_with(budget, frames_now)),
+                 in_mib(frames_now), in_mib(frames_before), reason.c_str());
 }
 
 void print_configuration(const RunReport& r) {
     const StoreStats& s = r.store;
     std::fprintf(stderr, "weir: model=%s layers=%zu dim=%zu weights=%.1fMiB threads=%zu kernels=%s activations=%s context=%zu kv=%s\n",
-                 r.options->model.c_str(), r.config->n_layers, r.config->dim, mib(s.weights_bytes), r.threads, r.kernels,
+                 r.options->model.c_str(), r.config->n_layers, r.config->dim, in_mib(s.weights_bytes), r.threads, r.kernels,
                  activations_name(*r.options), r.context, kv_type_name(r.options->kv_type));
     std::fprintf(stderr, "weir: paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
     if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
-                     r.options->store.gates ? "on" : "off", mib(r.budget.ram), mib(s.frame_bytes), mib(s.resident_bytes),
-                     mib(s.ring_bytes), static_cast<unsigned long long>(s.extent_bytes >> 10));
+                     r.options->store.gates ? "on" : "off", in_mib(r.budget.ram), in_mib(s.frame_bytes), in_mib(s.resident_bytes),
+                     in_mib(s.ring_bytes), static_cast<unsigned long long>(s.extent_bytes >> 10));
         std::fprintf(stderr, " pressure=%s%s%s", r.pressure ? "on" : "off", r.pressure ? " " : "", r.pressure_source.c_str());
     }
     std::fprintf(stderr, "\n");
@@ -85,13 +85,13 @@ void print_statistics(const RunReport& r) {
                  1000 * r.load_s, finish_reason_name(g.finish));
     if (g.finish == FinishReason::kContext)
         std::fprintf(stderr, "weir: the context of %zu tokens is full; a larger one (-c) lets the answer go on\n", r.context);
-    const double peak = mib(resident_peak());
+    const double peak = in_mib(resident_peak());
     if (pages_by_budget(r.store.mode)) {
         std::fprintf(stderr, "weir: memory %.1f MiB at most, budget %.1f MiB; weights resident %.1f of %.1f MiB, read %.1f MiB\n", peak,
-                     mib(r.budget.ram), mib(r.store.resident_bytes), mib(r.store.weights_bytes), mib(r.store.bytes_read));
+                     in_mib(r.budget.ram), in_mib(r.store.resident_bytes), in_mib(r.store.weights_bytes), in_mib(r.store.bytes_read));
         if (r.store.budget_changes > 0) {
             std::fprintf(stderr, "weir: the budget changed %llu times and is %.1f MiB at the end\n",
-                         static_cast<unsigned long long>(r.store.budget_changes), mib(ram_with(r.budget, r.store.frame_bytes)));
+                         static_cast<unsigned long long>(r.store.budget_changes), in_mib(ram_with(r.budget, r.store.frame_bytes)));
         }
         if (r.store.read_retries + r.store.copied_moves > 0) {
             std::fprintf(stderr, "weir: %llu reads were tried again, %llu of them through the page cache; %llu Extents were copied instead of moved\n",

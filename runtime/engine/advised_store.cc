@@ -1,25 +1,20 @@
 #include "runtime/engine/advised_store.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <set>
 
 #include "pager/advised_mapping.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
+#include "runtime/engine/budget.h"
+#include "runtime/engine/paging_shape.h"
 #include "runtime/engine/sigbus.h"
 #include "runtime/engine/store_base.h"
 #include "runtime/error.h"
 
 namespace weir {
 namespace {
-
-std::string mib(uint64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-    return text;
-}
 
 class AdvisedStore : public StoreBase {
   public:
@@ -29,13 +24,11 @@ class AdvisedStore : public StoreBase {
         pager::AdvisedOptions o;
         const std::vector<uint64_t> places = lay_out(&o.chunks);
         n_steps_ = o.chunks.size();
+        announcements_ = Announcements(n_steps_, steps_without_head_);
         const std::set<uint32_t> distinct(o.chunks.begin(), o.chunks.end());
-        uint64_t longest_row = 0;
-        for (const PlacedTensor& t : map_.tensors)
-            longest_row = std::max<uint64_t>(longest_row, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
         o.chunk_bytes = chunk_bytes_;
         o.workers = options.workers;
-        o.held_steps = pager::held_extents(longest_row, chunk_bytes_);
+        o.held_steps = pager::held_extents(longest_row_bytes(map_), chunk_bytes_);
         o.frames = std::min<uint64_t>(distinct.size(), options.frame_bytes / chunk_bytes_);
         o.gates = options.gates;
         frame_bytes_ = o.frames * chunk_bytes_;
@@ -55,15 +48,13 @@ class AdvisedStore : public StoreBase {
 
     void begin_pass(bool with_head, bool next_follows) override {
         check_unchanged();
-        announce(pass_, with_head);
-        if (next_follows) announce(pass_ + 1, with_head);
+        announcements_.begin_pass(with_head, next_follows,
+                                  [this](uint64_t ordinal, size_t first, size_t count) { mapping_->plan(ordinal, first, count); });
     }
 
     void end_pass() override {
-        ++pass_;
-        announced_[0] = announced_[1];
-        announced_[1] = 0;
-        for (size_t w = 0; w < options_.workers; ++w) mapping_->publish(w, pass_ * n_steps_);
+        announcements_.end_pass();
+        for (size_t w = 0; w < options_.workers; ++w) mapping_->publish(w, announcements_.ordinal(0));
         if (!mapping_->failed()) return;
         check_unchanged();  // says it better
         throw Error(mapping_->failure());
@@ -88,7 +79,7 @@ class AdvisedStore : public StoreBase {
     }
 
     void release(size_t worker, uint64_t place) noexcept override {
-        mapping_->publish(worker, pass_ * n_steps_ + place / chunk_bytes_);
+        mapping_->publish(worker, announcements_.ordinal(place / chunk_bytes_));
     }
 
     uint64_t stall_us() const noexcept override { return mapping_->stall_us(); }
@@ -136,15 +127,6 @@ class AdvisedStore : public StoreBase {
         return places;
     }
 
-    // Tells the mapping which steps a pass will take; what was announced already is not said twice.
-    void announce(uint64_t pass, bool with_head) {
-        size_t& announced = announced_[pass - pass_];
-        const size_t until = with_head ? n_steps_ : steps_without_head_;
-        if (until <= announced) return;
-        mapping_->plan(pass * n_steps_ + announced, announced, until - announced);
-        announced = until;
-    }
-
     size_t chunk_bytes_ = 0;
     size_t n_steps_ = 0;
     size_t steps_without_head_ = 0;
@@ -152,8 +134,7 @@ class AdvisedStore : public StoreBase {
     std::vector<uint64_t> step_weights_;  // bytes of the matrices
     std::unique_ptr<pager::AdvisedMapping> mapping_;
     std::vector<std::byte> row_;
-    uint64_t pass_ = 0;
-    size_t announced_[2] = {0, 0};  // steps announced of this pass and of the next
+    Announcements announcements_;
 };
 
 }  // namespace

@@ -20,13 +20,13 @@ constexpr uint64_t kTablesShare = 256;
 // Of a file mapping, whatever of it is in memory: eight bytes per page, which the kernel keeps once they were used.
 constexpr uint64_t kMappingTablesShare = 512;
 
+}  // namespace
+
 std::string mib(uint64_t bytes) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
     return text;
 }
-
-}  // namespace
 
 uint64_t frames_within(const Budget& b, uint64_t ram) {
     const uint64_t fixed = b.base + b.kv_cache + b.activations + b.reserve;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/engine/memory_limits.h"
 #include "runtime/engine/weight_store.h"
@@ -35,6 +36,9 @@ struct Budget {
 
 // What is left for frames where the whole process may take `ram` and the rest stays as it is in `budget`.
 uint64_t frames_within(const Budget& budget, uint64_t ram);
+
+// "12.3 MiB", as all messages about memory have it.
+std::string mib(uint64_t bytes);
 
 // Throws UsageError with figures where the budget cannot hold what must be in memory.
 Budget divide_memory(const BudgetInput& input);

@@ -68,6 +68,7 @@ class PagedStore : public StoreBase {
             shape_paging(map_.image_bytes, longest_row_bytes(map_), options.frame_bytes, options.workers, page);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
+        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
         frames_ = shape.frames;
         std::vector<pager::ImageRange> ranges;
         for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
@@ -102,15 +103,13 @@ class PagedStore : public StoreBase {
 
     void begin_pass(bool with_head, bool next_follows) override {
         check_unchanged();
-        announce(pass_, with_head);
-        if (next_follows) announce(pass_ + 1, with_head);
+        announcements_.begin_pass(with_head, next_follows,
+                                  [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
     }
 
     void end_pass() override {
-        ++pass_;
-        announced_[0] = announced_[1];
-        announced_[1] = 0;
-        for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, pass_ * n_extents_);
+        announcements_.end_pass();
+        for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
     }
@@ -142,7 +141,7 @@ class PagedStore : public StoreBase {
     }
 
     void release(size_t worker, uint64_t place) noexcept override {
-        pager_->publish(worker, pass_ * n_extents_ + place / extent_bytes_);
+        pager_->publish(worker, announcements_.ordinal(place / extent_bytes_));
     }
 
     uint64_t set_frame_bytes(uint64_t bytes) override {
@@ -177,16 +176,6 @@ class PagedStore : public StoreBase {
     }
 
   private:
-    // Tells the pager which Extents a pass will touch; what was announced already is not said twice.
-    void announce(uint64_t pass, bool with_head) {
-        size_t& announced = announced_[pass - pass_];
-        const size_t until =
-            with_head ? n_extents_ : (map_.head_place + extent_bytes_ - 1) / extent_bytes_;
-        if (until <= announced) return;
-        pager_->plan(pass * n_extents_ + announced, announced, until - announced);
-        announced = until;
-    }
-
     void throw_if_failed() const {
         if (pager_->failed()) throw Error(pager_->failure());
     }
@@ -198,8 +187,7 @@ class PagedStore : public StoreBase {
     std::unique_ptr<pager::Pager> pager_;
     pager::Mapping row_buffer_;
     size_t row_slot_ = 0;
-    uint64_t pass_ = 0;
-    size_t announced_[2] = {0, 0};  // Extents announced of this pass and of the next
+    Announcements announcements_;
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "runtime/engine/paging_shape.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "kernels/types.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
+#include "runtime/engine/budget.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -14,12 +14,6 @@ namespace {
 
 // Staging that install by copy needs beyond what the walk holds.
 constexpr size_t kSpareFrames = 2;
-
-std::string mib(uint64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-    return text;
-}
 
 }  // namespace
 

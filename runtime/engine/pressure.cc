@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/engine/budget.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -36,12 +37,6 @@ constexpr milliseconds kQuiet{10'000}, kLongestQuiet{160'000};
 constexpr milliseconds kGrowInterval{1000};
 constexpr uint64_t kGrowStep = 32;
 constexpr milliseconds kSayInterval{10'000};
-
-std::string mib(uint64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-    return text;
-}
 
 // "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345": the last number, microseconds.
 std::optional<uint64_t> stall_us(const fs::path& path) {

@@ -13,6 +13,37 @@
 
 namespace weir {
 
+// What a paged store tells its pager ahead: which units of the walk (Extents, steps) this pass and the next will touch.
+// Nothing is said twice. Ordinals ascend over all passes, see pager.h.
+class Announcements {
+  public:
+    Announcements() = default;
+    Announcements(size_t units, size_t units_without_head) : units_(units), without_head_(units_without_head) {}
+
+    // plan(ordinal, first, count) is called for what was not announced yet.
+    template <typename Plan>
+    void begin_pass(bool with_head, bool next_follows, Plan&& plan) {
+        for (size_t next = 0; next < (next_follows ? 2 : 1); ++next) {
+            const size_t until = with_head ? units_ : without_head_;
+            if (until <= announced_[next]) continue;
+            plan((pass_ + next) * units_ + announced_[next], announced_[next], until - announced_[next]);
+            announced_[next] = until;
+        }
+    }
+    void end_pass() {
+        ++pass_;
+        announced_[0] = announced_[1];
+        announced_[1] = 0;
+    }
+    uint64_t ordinal(size_t unit) const { return pass_ * units_ + unit; }
+
+  private:
+    size_t units_ = 0;
+    size_t without_head_ = 0;
+    uint64_t pass_ = 0;
+    size_t announced_[2] = {0, 0};  // of this pass and of the next
+};
+
 class StoreBase : public WeightStore {
   public:
     StoreBase(const GgufFile& file, const ModelConfig& config, const StoreOptions& options);

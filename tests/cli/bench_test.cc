@@ -26,15 +26,6 @@ class Bench : public ::testing::Test {
   protected:
     void SetUp() override { WEIR_NEEDS_UFFD(); }
 
-    // Some 20 MB, in a context that leaves room to go on for long.
-    static TinyShape shape() {
-        TinyShape shape;
-        shape.n_layers = 8;
-        shape.dim = 256;
-        shape.ffn_dim = 768;
-        shape.n_ctx = 2000;
-        return shape;
-    }
     std::vector<std::string> command(std::vector<std::string> more) const {
         std::vector<std::string> args = {WEIR_PROGRAM, "bench", "paging", model_.path(), "--runs", "1", "--warmup", "2", "--tokens", "3", "-c", "64"};
         args.insert(args.end(), more.begin(), more.end());
@@ -57,7 +48,7 @@ class Bench : public ::testing::Test {
         return path;
     }
 
-    TinyModelFile model_{shape()};
+    TinyModelFile model_{paged_shape()};
 };
 
 TEST_F(Bench, EveryArmSaysWhatItTook) {

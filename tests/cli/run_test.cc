@@ -57,15 +57,6 @@ class Run : public ::testing::Test {
   protected:
     void SetUp() override { WEIR_NEEDS_UFFD(); }
 
-    // A model of some 20 MB, so that its paging has something to do.
-    static TinyShape paged_shape() {
-        TinyShape shape;
-        shape.n_layers = 8;
-        shape.dim = 256;
-        shape.ffn_dim = 768;
-        shape.n_ctx = 2000;
-        return shape;
-    }
     static void expect_one_line(const Ended& e, int status) {
         EXPECT_EQ(e.status, status) << e.err;
         EXPECT_EQ(e.error_lines(), 1u) << e.err;

@@ -31,6 +31,16 @@ struct TinyShape {
     uint32_t seed = 1;
 };
 
+// Some 20 MB, so that paging has something to do, in a context that leaves room to go on for long.
+inline TinyShape paged_shape() {
+    TinyShape shape;
+    shape.n_layers = 8;
+    shape.dim = 256;
+    shape.ffn_dim = 768;
+    shape.n_ctx = 2000;
+    return shape;
+}
+
 // A SentencePiece vocabulary of control and byte tokens, then words of letters, comes with it.
 void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape);
 
