@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "runtime/engine/memory_limits.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -65,15 +66,9 @@ std::optional<Hierarchy> memory_hierarchy() {
     }
     std::optional<Hierarchy> found = v1 ? v1 : v2;
     if (!found) return found;
-    std::ifstream groups("/proc/self/cgroup");
-    while (std::getline(groups, line)) {
-        const size_t first = line.find(':');
-        const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-        if (second == std::string::npos) continue;
-        std::string controllers = ",";
-        controllers.append(line, first + 1, second - first - 1).push_back(',');
+    for (const auto& [controllers, path] : cgroup_lines()) {
         if (controllers == ",," ? !found->v1 : found->v1 && controllers.find(",memory,") != std::string::npos)
-            found->own = fs::path(line.substr(second + 1)).relative_path();
+            found->own = fs::path(path).relative_path();
     }
     return found;
 }

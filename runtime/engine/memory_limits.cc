@@ -61,11 +61,9 @@ void tighten(MemoryLimits* limits, const fs::path& top, const std::string& group
     }
 }
 
-// Lines "id:controllers:path" of /proc/self/cgroup; v2 has id 0 and no controllers.
-struct CgroupLine {
-    std::string controllers;  // ",memory,"
-    std::string path;
-};
+uint64_t own_status(const char* key) { return field("/proc/self/status", key) << 10; }
+
+}  // namespace
 
 std::vector<CgroupLine> cgroup_lines(const fs::path& root) {
     std::vector<CgroupLine> lines;
@@ -81,10 +79,6 @@ std::vector<CgroupLine> cgroup_lines(const fs::path& root) {
     }
     return lines;
 }
-
-uint64_t own_status(const char* key) { return field("/proc/self/status", key) << 10; }
-
-}  // namespace
 
 MemoryLimits read_memory_limits(const fs::path& root) {
     MemoryLimits limits;

@@ -52,6 +52,13 @@ MemoryLimits read_memory_limits(const std::filesystem::path& root = "/");
 SwapState read_swap(const std::filesystem::path& root = "/");
 PressureState read_pressure(const std::filesystem::path& root = "/");
 
+// A line "id:controllers:path" of /proc/self/cgroup: our own group in one hierarchy. v2 has no controllers.
+struct CgroupLine {
+    std::string controllers;  // ",memory,"
+    std::string path;
+};
+std::vector<CgroupLine> cgroup_lines(const std::filesystem::path& root = "/");
+
 // Of this process, in bytes, from /proc/self/status: now, and at most so far.
 uint64_t resident_now();
 uint64_t resident_peak();
