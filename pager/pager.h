@@ -135,7 +135,9 @@ class Pager {
 
     // Worker: waits until Extents [first, last] are present. False after a failure.
     bool acquire(size_t worker, size_t first, size_t last) noexcept;
-    // Worker: nothing below `ordinal` will be touched by this worker.
+    // Worker, or the leader for it: nothing below `ordinal` will be touched by this worker. kSitsOut: nothing at all, until
+    // it publishes an ordinal again; it then holds nothing back, neither prefetch nor a budget that shrinks.
+    static constexpr uint64_t kSitsOut = UINT64_MAX;
     void publish(size_t worker, uint64_t ordinal) noexcept;
 
     // Any thread: from now on the weights may take `frames` frames, but no fewer than workers need to get on and no more

@@ -355,8 +355,10 @@ uint64_t PagerLoop::least_position() const noexcept {
 
 uint64_t PagerLoop::greatest_position() const noexcept {
     uint64_t greatest = 0;
-    for (const WorkerSlot& worker : shared_->workers)
-        greatest = std::max(greatest, worker.position.load(std::memory_order_seq_cst));
+    for (const WorkerSlot& worker : shared_->workers) {
+        const uint64_t position = worker.position.load(std::memory_order_seq_cst);
+        if (position != Pager::kSitsOut) greatest = std::max(greatest, position);
+    }
     return greatest;
 }
 

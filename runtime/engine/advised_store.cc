@@ -82,6 +82,8 @@ class AdvisedStore : public StoreBase {
         mapping_->publish(worker, announcements_.ordinal(place / chunk_bytes_));
     }
 
+    void sit_out(size_t worker) noexcept override { mapping_->publish(worker, announcements_.ordinal(n_steps_)); }
+
     uint64_t stall_us() const noexcept override { return mapping_->stall_us(); }
 
     StoreStats stats() const override {

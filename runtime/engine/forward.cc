@@ -125,9 +125,7 @@ bool Forward::begin(size_t worker, const Batch& batch) {
     if (worker == 0) {
         store_.begin_pass(batch.logit_rows > 0, batch.next_follows);
         pass_open_ = true;
-        // Who takes no part is behind the walk already, and holds nothing back.
-        const Matrix& last = *model_.head;
-        for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.release(w, last.place + last.rows * last.row_bytes);
+        for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.sit_out(w);
         store_.embedding_rows(batch.ids, buffers_.x);
     }
     const size_t pairs = model_.rope_frequency.size();

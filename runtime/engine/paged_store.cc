@@ -144,6 +144,8 @@ class PagedStore : public StoreBase {
         pager_->publish(worker, announcements_.ordinal(place / extent_bytes_));
     }
 
+    void sit_out(size_t worker) noexcept override { pager_->publish(worker, pager::Pager::kSitsOut); }
+
     uint64_t set_frame_bytes(uint64_t bytes) override {
         return pager_->set_budget(bytes / extent_bytes_) * extent_bytes_;
     }

@@ -91,6 +91,8 @@ class WeightStore {
     // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:
     // Error where it changed or shrank.
     virtual void begin_pass(bool with_head, bool next_follows) = 0;
+    // Leader, after begin_pass(): this worker takes no part in the pass.
+    virtual void sit_out(size_t) noexcept {}
     // Leader, after every worker has left the walk. Error where the walk failed, or the file changed meanwhile.
     virtual void end_pass() = 0;
 

@@ -139,6 +139,25 @@ TEST_P(Budget, ShrinksWhileNobodyWalks) {
     EXPECT_TRUE(right_);
 }
 
+TEST_P(Budget, ShrinksAtOnceThoughAWorkerSitsOut) {
+    const Case c = GetParam();
+    open(c, kN + 2);
+    walk(0, 1);
+    if (c.plans) pager_->plan(kN, 0, kN);
+    for (size_t w = 1; w < c.workers; ++w) pager_->publish(w, pager::Pager::kSitsOut);
+    pager_->set_budget(20);  // while worker 0 stands at the beginning of the pass
+    for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(holds()) << pager_->stats().held_frames;
+    for (size_t e = 0; e < kN; ++e) {
+        ASSERT_TRUE(pager_->acquire(0, e, e));
+        EXPECT_TRUE(image_is_right(pager_->region(), ranges_, e * c.extent_bytes, (e + 1) * c.extent_bytes, pattern_->bytes()));
+        pager_->publish(0, kN + e + 1);
+    }
+    for (size_t w = 1; w < c.workers; ++w) pager_->publish(w, 2 * kN);
+    walk(2, 2);
+    EXPECT_TRUE(right_);
+}
+
 TEST_P(Budget, NothingIsReadForAChange) {
     const Case c = GetParam();
     if (!c.gates || !c.plans) return;  // only with plans and gates are reads exact
