@@ -56,7 +56,7 @@ BENCHMARK(groups)->ArgNames({"layers", "experts", "used"})->Args({16, 64, 8})->A
 
 void dense_residency(benchmark::State& state) {
     const auto n = static_cast<size_t>(state.range(0));
-    for (auto _ : state) benchmark::DoNotOptimize(pager::choose_residency(n, n / 2, 2, false));
+    for (auto _ : state) benchmark::DoNotOptimize(pager::choose_residency(n, n / 2, {2}));
 }
 BENCHMARK(dense_residency)->ArgName("extents")->Arg(950)->Arg(3700)->Unit(benchmark::kMicrosecond)->MinTime(0.2)->UseRealTime();
 

@@ -224,7 +224,7 @@ pager::Residency dense_residency(const Trace& trace, size_t units) {
     const size_t budget = split_budget(trace, units).dense;
     if (n > budget && budget < pager::least_frames(kWorkers))
         throw std::runtime_error(std::to_string(units) + " units are too few for two workers");
-    return pager::choose_residency(n, budget, kWorkers, false);
+    return pager::choose_residency(n, budget, {kWorkers});
 }
 
 Reads ours(const Trace& trace, size_t units, size_t warm_up) {

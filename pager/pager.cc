@@ -78,10 +78,10 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
         if (self->on_notice_) self->on_notice_(text);
     };
     const Patience patience = options.patience;
-    pager->workers_ = options.workers;
-    pager->held_extents_ = options.held_extents;
+    pager->ring_needs_ = {options.workers, false, options.held_extents};
     pager->budget_frames_ = options.frames;
     pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
+    pager->ring_needs_.copies = pager->loop_->copies();
     pager->residency_ = pager->loop_->residency();
     pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });
     shared->started.wait(0, std::memory_order_acquire);
@@ -186,20 +186,31 @@ void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
 
 size_t Pager::set_budget(size_t frames) {
     const std::lock_guard lock(budget_mutex_);
-    const size_t spare = loop_->copies() ? 2 : 0;
+    const size_t spare = ring_needs_.copies ? 2 : 0;
     const size_t all = n_extents() + spare;
-    frames = std::min(std::max(frames, least_frames(workers_, held_extents_) + spare), all);
+    frames = std::min(std::max(frames, least_frames(ring_needs_.workers, ring_needs_.held) + spare), all);
     if (frames == budget_frames_) return frames;
-    std::erase_if(orders_, [](const auto& order) { return order->taken.load(std::memory_order_acquire); });
-    residency_ = change_residency(residency_, frames, workers_, loop_->copies(), held_extents_);
     budget_frames_ = frames;
     ++budget_changes_;
+    order_residency();
+    return frames;
+}
+
+void Pager::set_ring(size_t frames) {
+    const std::lock_guard lock(budget_mutex_);
+    ring_needs_.length = frames;
+    order_residency();
+}
+
+// With budget_mutex_ held: what budget and ring come to goes to the pager thread.
+void Pager::order_residency() {
+    residency_ = change_residency(residency_, budget_frames_, ring_needs_);
+    std::erase_if(orders_, [](const auto& order) { return order->taken.load(std::memory_order_acquire); });
     orders_.push_back(std::make_unique<BudgetOrder>());
     orders_.back()->residency = residency_;
     BudgetOrder* const unseen = shared_->order.exchange(orders_.back().get(), std::memory_order_acq_rel);
     if (unseen != nullptr) unseen->taken.store(true, std::memory_order_relaxed);
     kick();
-    return frames;
 }
 
 // The watchdog's thread, every 100 ms: fallbacks that were taken since, once each; and memory that the pool did not get.

@@ -144,6 +144,9 @@ class Pager {
     // than there are Extents. Returns what is in force. Growing is done in the background as memory comes; after shrinking,
     // memory is back with the kernel as soon as reads in flight have landed: milliseconds.
     size_t set_budget(size_t frames);
+    // Any thread: how many of the frames streamed Extents shall share, within the policy's bounds; the rest keeps Extents for
+    // good. Costs no read: what stays now streams by sooner or later, and what streams now is already here.
+    void set_ring(size_t frames);
 
     bool failed() const noexcept;
     std::string failure() const;
@@ -157,15 +160,15 @@ class Pager {
     void kick() noexcept;
     bool wait_present(size_t worker, size_t extent) noexcept;
     void look_after();
+    void order_residency();
 
     bool gates_ = true;
     std::unique_ptr<PagerShared> shared_;
     std::unique_ptr<PagerLoop> loop_;
     mutable std::jthread thread_;  // its clock is read by stats()
-    size_t workers_ = 1;
-    size_t held_extents_ = 2;
     mutable std::mutex budget_mutex_;
-    Residency residency_;        // the newest ordered; guarded by budget_mutex_, as what follows
+    RingNeeds ring_needs_;       // guarded by budget_mutex_, as what follows
+    Residency residency_;        // the newest ordered
     size_t budget_frames_ = 0;
     uint64_t budget_changes_ = 0;
     std::vector<std::unique_ptr<BudgetOrder>> orders_;  // not yet taken, or just now

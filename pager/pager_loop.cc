@@ -43,7 +43,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     if (options.install == InstallRung::kMove && !uffd_.has_move())
         throw std::runtime_error("--install move: this kernel has no UFFDIO_MOVE (it came with Linux 6.8); use --install copy");
     const bool copies = options.install == InstallRung::kCopy || !uffd_.has_move();
-    residency_ = choose_residency(n, options.frames, options.workers, copies, options.held_extents);
+    residency_ = choose_residency(n, options.frames, {options.workers, copies, options.held_extents});
 
     const size_t pmd = pmd_page_size();
     const bool huge = layout_.extent_bytes % pmd == 0;

@@ -31,20 +31,25 @@ size_t held_extents(uint64_t longest_row_bytes, uint64_t extent_bytes) {
 
 size_t least_frames(size_t workers, size_t held) { return held * workers + 1; }
 
-Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies, size_t held) {
+size_t longest_ring(size_t n_extents) { return std::clamp(n_extents * kRingPercent / 100, kLeastRing, kMostRing); }
+
+size_t shortest_ring() { return kLeastRing; }
+
+Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& needs) {
     Residency r;
     r.pinned.assign(n_extents, true);
-    const size_t least = least_frames(workers, held) + (copies ? 2 : 0);
-    const size_t spare = copies ? 2 : 0;  // even when all is pinned, a copy needs somewhere to land first
+    const size_t spare = needs.copies ? 2 : 0;  // even when all is pinned, a copy needs somewhere to land first
+    const size_t held = least_frames(needs.workers, needs.held);
     if (frames >= n_extents + spare) {
         r.n_pinned = n_extents;
-        r.ring = r.staging = std::min(frames - n_extents, copies ? kLeastRing : 0);
+        r.ring = r.staging = std::min(frames - n_extents, needs.copies ? kLeastRing : 0);
         return r;
     }
+    const size_t least = held + spare;
     CHECK(frames >= least);
-    const size_t wanted = std::clamp(n_extents * kRingPercent / 100, kLeastRing, kMostRing);
+    const size_t wanted = std::clamp(needs.length, kLeastRing, longest_ring(n_extents));
     r.ring = std::min(std::max(wanted, least), std::max(least, frames / 2));
-    r.staging = copies ? std::max<size_t>(2, (r.ring - least_frames(workers, held)) / 2) : 0;
+    r.staging = needs.copies ? std::max<size_t>(2, (r.ring - held) / 2) : 0;
     r.n_pinned = frames - r.ring;
 
     const size_t streamed = n_extents - r.n_pinned;
@@ -53,9 +58,9 @@ Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool
     return r;
 }
 
-Residency change_residency(const Residency& now, size_t frames, size_t workers, bool copies, size_t held) {
+Residency change_residency(const Residency& now, size_t frames, const RingNeeds& needs) {
     const size_t n = now.pinned.size();
-    Residency r = choose_residency(n, frames, workers, copies, held);
+    Residency r = choose_residency(n, frames, needs);
     const bool grows = r.n_pinned > now.n_pinned;
     const size_t candidates = grows ? n - now.n_pinned : now.n_pinned;
     const size_t changes = grows ? r.n_pinned - now.n_pinned : now.n_pinned - r.n_pinned;

@@ -28,12 +28,23 @@ struct Residency {
     size_t staging = 0;        // of the ring, frames that only reads land in (install by copy)
 };
 
-// Divides `frames` frames over n_extents. copies: installing copies out of the frame, so that a part of the ring is
-// staging. Requires frames >= least_frames(workers, held), or everything pinned.
-Residency choose_residency(size_t n_extents, size_t frames, size_t workers, bool copies, size_t held = 2);
+// The longest ring that streaming so many Extents gains from, and the shortest that it is given where frames are to be had.
+size_t longest_ring(size_t n_extents);
+size_t shortest_ring();
+
+// What the ring has to serve.
+struct RingNeeds {
+    size_t workers = 1;
+    bool copies = false;  // installing copies out of the frame, so that a part of the ring is staging
+    size_t held = 2;      // held_extents()
+    size_t length = SIZE_MAX;  // wanted; taken between shortest_ring() and longest_ring()
+};
+
+// Divides `frames` frames over n_extents. Requires frames >= least_frames(workers, held), or everything pinned.
+Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& needs);
 
 // The same for a pager that is under way with `now`: what stays pinned stays the same, so that a smaller budget reads
-// nothing for it and a larger one pins what streams by. As evenly spread as that allows.
-Residency change_residency(const Residency& now, size_t frames, size_t workers, bool copies, size_t held = 2);
+// nothing for it and a larger one, or a shorter ring, pins what streams by. As evenly spread as that allows.
+Residency change_residency(const Residency& now, size_t frames, const RingNeeds& needs);
 
 }  // namespace weir::pager

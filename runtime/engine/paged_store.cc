@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -12,6 +13,7 @@
 #include "pager/pager.h"
 #include "pager/system.h"
 #include "runtime/engine/paging_shape.h"
+#include "runtime/engine/ring_length.h"
 #include "runtime/engine/store_base.h"
 #include "runtime/error.h"
 
@@ -70,6 +72,7 @@ class PagedStore : public StoreBase {
         n_extents_ = shape.n_extents;
         announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
         frames_ = shape.frames;
+        ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
         std::vector<pager::ImageRange> ranges;
         for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
         pager::Layout layout = pager::cut_layout(ranges, extent_bytes_);
@@ -103,6 +106,8 @@ class PagedStore : public StoreBase {
 
     void begin_pass(bool with_head, bool next_follows) override {
         check_unchanged();
+        pass_begin_ = Clock::now();
+        stalled_before_ = pager_->stall_us();
         announcements_.begin_pass(with_head, next_follows,
                                   [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
     }
@@ -112,6 +117,9 @@ class PagedStore : public StoreBase {
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
+        const std::chrono::duration<double, std::micro> took = Clock::now() - pass_begin_;
+        if (ring_.took(static_cast<double>(pager_->stall_us() - stalled_before_) / took.count()))
+            pager_->set_ring(ring_.extents());
     }
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
@@ -178,6 +186,8 @@ class PagedStore : public StoreBase {
     }
 
   private:
+    using Clock = std::chrono::steady_clock;
+
     void throw_if_failed() const {
         if (pager_->failed()) throw Error(pager_->failure());
     }
@@ -190,6 +200,9 @@ class PagedStore : public StoreBase {
     pager::Mapping row_buffer_;
     size_t row_slot_ = 0;
     Announcements announcements_;
+    RingLength ring_;
+    Clock::time_point pass_begin_{};
+    uint64_t stalled_before_ = 0;
 };
 
 }  // namespace

@@ -15,15 +15,20 @@ Plan make_plan(const PlanInput& in) {
     plan.budget = divide_memory(in.budget);
     const PagingShape shape =
         shape_paging(in.image_bytes, in.longest_row_bytes, plan.budget.frames, in.budget.threads, in.granule);
-    const pager::Residency residency =
-        pager::choose_residency(shape.n_extents, shape.frames, in.budget.threads, in.copies, shape.held);
     plan.extent_bytes = shape.extent_bytes;
-    // The last Extent of the image is as a rule not full: what is pinned is never more than there is.
-    plan.resident_bytes = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
-    plan.ring_bytes = residency.ring * shape.extent_bytes;
-    plan.streamed_bytes = in.image_bytes - plan.resident_bytes + in.row_bytes;
     plan.compute_s = in.compute_s;
-    plan.read_s = in.device_bytes_per_s > 0 ? static_cast<double>(plan.streamed_bytes) / in.device_bytes_per_s : 0;
+    const auto divide = [&](size_t ring) {
+        const pager::Residency residency =
+            pager::choose_residency(shape.n_extents, shape.frames, {in.budget.threads, in.copies, shape.held, ring});
+        // The last Extent of the image is as a rule not full: what is pinned is never more than there is.
+        plan.resident_bytes = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
+        plan.ring_bytes = residency.ring * shape.extent_bytes;
+        plan.streamed_bytes = in.image_bytes - plan.resident_bytes + in.row_bytes;
+        plan.read_s = in.device_bytes_per_s > 0 ? static_cast<double>(plan.streamed_bytes) / in.device_bytes_per_s : 0;
+    };
+    // As RingLength settles: long where reads bound, short where they do not.
+    divide(pager::longest_ring(shape.n_extents));
+    if (plan.read_s < plan.compute_s) divide(pager::shortest_ring());
     plan.bound = plan.read_s > plan.compute_s ? Bound::kDevice : Bound::kCompute;
     const double token_s = std::max(plan.read_s, plan.compute_s);
     plan.tokens_per_s = token_s > 0 ? 1 / token_s : 0;

@@ -16,6 +16,9 @@
 namespace weir::test {
 namespace {
 
+constexpr size_t kSmall = 64 << 10;
+constexpr size_t kHuge = 2 << 20;
+
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using pager::InstallRung;
@@ -36,9 +39,9 @@ class Budget : public ::testing::TestWithParam<Case> {
 
     void open(const Case& c, size_t frames) {
         case_ = c;
-        pattern_ = std::make_unique<PatternFile>(kN * c.extent_bytes);
+        pattern_ = std::make_unique<PatternFile>(n_ * c.extent_bytes);
         file_ = std::make_unique<pager::File>(pager::File::open(pattern_->path(), pager::IoMode::kAuto));
-        ranges_ = {{0, 0, kN * c.extent_bytes}};
+        ranges_ = {{0, 0, n_ * c.extent_bytes}};
         PagerOptions o;
         o.workers = c.workers;
         o.frames = frames;
@@ -58,18 +61,18 @@ class Budget : public ::testing::TestWithParam<Case> {
             team.emplace_back([&, w] {
                 for (size_t pass = first; pass < first + n; ++pass) {
                     if (w == 0 && case_.plans) {
-                        if (pass == first) pager_->plan(pass * kN, 0, kN);
-                        if (pass + 1 < first + n) pager_->plan((pass + 1) * kN, 0, kN);
+                        if (pass == first) pager_->plan(pass * n_, 0, n_);
+                        if (pass + 1 < first + n) pager_->plan((pass + 1) * n_, 0, n_);
                     }
                     if (w == 0) leave = stop != nullptr && stop->load();
                     gate.arrive_and_wait();
                     if (leave) return;
-                    for (size_t e = 0; e < kN; ++e) {
+                    for (size_t e = 0; e < n_; ++e) {
                         if (!pager_->acquire(w, e, e)) right_ = false;
                         const uint64_t part = case_.extent_bytes / case_.workers;
                         const uint64_t begin = e * case_.extent_bytes + w * part;
                         if (!image_is_right(pager_->region(), ranges_, begin, begin + part, pattern_->bytes())) right_ = false;
-                        pager_->publish(w, pass * kN + e + 1);
+                        pager_->publish(w, pass * n_ + e + 1);
                     }
                     gate.arrive_and_wait();
                     if (w == 0) ++walked;
@@ -86,7 +89,7 @@ class Budget : public ::testing::TestWithParam<Case> {
         return s.held_frames <= s.budget_frames;
     }
 
-    static constexpr size_t kN = 64;
+    size_t n_ = 64;  // Extents
     Case case_{};
     std::unique_ptr<PatternFile> pattern_;
     std::unique_ptr<pager::File> file_;
@@ -103,12 +106,12 @@ TEST_P(Budget, GoesUpAndDownAtRandomWhileATeamWalks) {
     std::mt19937 random(seed);
     std::atomic<bool> stop{false};
     size_t walked = 0;
-    std::jthread walker([&] { walked = walk(0, SIZE_MAX / kN / 2, &stop); });
-    const auto until = Clock::now() + 4s;
+    std::jthread walker([&] { walked = walk(0, SIZE_MAX / n_ / 2, &stop); });
+    const auto until = Clock::now() + 2s;
     while (Clock::now() < until) {
-        const size_t wanted = random() % (kN + 10);
+        const size_t wanted = random() % (n_ + 10);
         const size_t in_force = pager_->set_budget(wanted);
-        EXPECT_GE(in_force, std::min(wanted, kN));
+        EXPECT_GE(in_force, std::min(wanted, n_));
         std::this_thread::sleep_for(std::chrono::milliseconds(random() % 30));
         if (random() % 4 != 0) continue;  // else: several changes in a row, one of which may never be seen
         for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(1ms);
@@ -122,9 +125,34 @@ TEST_P(Budget, GoesUpAndDownAtRandomWhileATeamWalks) {
     EXPECT_EQ(pager_->failure(), "");
 }
 
+TEST_P(Budget, TheRingChangesItsLengthWhileATeamWalks) {
+    const Case c = GetParam();
+    if (c.extent_bytes != kSmall) return;  // the ring has a choice from some 300 Extents on
+    n_ = 800;
+    open(c, 200);
+    std::mt19937 random(7);
+    std::atomic<bool> stop{false};
+    std::jthread walker([&] { walk(0, SIZE_MAX / n_ / 2, &stop); });
+    for (int change = 0; change < 60; ++change) {
+        if (random() % 4 == 0) pager_->set_budget(150 + random() % 100);
+        pager_->set_ring(random() % 40);
+        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 30));
+        const pager::PagerStats s = pager_->stats();
+        EXPECT_EQ(s.ring_frames + s.pinned_extents, s.budget_frames);
+        EXPECT_GE(s.ring_frames, pager::shortest_ring());
+        EXPECT_LE(s.ring_frames, pager::longest_ring(n_));
+    }
+    for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(holds());
+    stop = true;
+    walker.join();
+    EXPECT_TRUE(right_);
+    EXPECT_EQ(pager_->failure(), "");
+}
+
 TEST_P(Budget, ShrinksWhileNobodyWalks) {
     const Case c = GetParam();
-    open(c, kN + 2);
+    open(c, n_ + 2);
     walk(0, 2);
     for (const size_t frames : {50, 30, 0, 40, 12}) {
         const size_t in_force = pager_->set_budget(frames);
@@ -141,19 +169,19 @@ TEST_P(Budget, ShrinksWhileNobodyWalks) {
 
 TEST_P(Budget, ShrinksAtOnceThoughAWorkerSitsOut) {
     const Case c = GetParam();
-    open(c, kN + 2);
+    open(c, n_ + 2);
     walk(0, 1);
-    if (c.plans) pager_->plan(kN, 0, kN);
+    if (c.plans) pager_->plan(n_, 0, n_);
     for (size_t w = 1; w < c.workers; ++w) pager_->publish(w, pager::Pager::kSitsOut);
     pager_->set_budget(20);  // while worker 0 stands at the beginning of the pass
     for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(holds()) << pager_->stats().held_frames;
-    for (size_t e = 0; e < kN; ++e) {
+    for (size_t e = 0; e < n_; ++e) {
         ASSERT_TRUE(pager_->acquire(0, e, e));
         EXPECT_TRUE(image_is_right(pager_->region(), ranges_, e * c.extent_bytes, (e + 1) * c.extent_bytes, pattern_->bytes()));
-        pager_->publish(0, kN + e + 1);
+        pager_->publish(0, n_ + e + 1);
     }
-    for (size_t w = 1; w < c.workers; ++w) pager_->publish(w, 2 * kN);
+    for (size_t w = 1; w < c.workers; ++w) pager_->publish(w, 2 * n_);
     walk(2, 2);
     EXPECT_TRUE(right_);
 }
@@ -174,20 +202,39 @@ TEST_P(Budget, NothingIsReadForAChange) {
         walk(pass, 4);
         pass += 4;
         const uint64_t read = pager_->stats().bytes_read - before;
-        const uint64_t streamed = kN - pinned_before;
+        const uint64_t streamed = n_ - pinned_before;
         // What is newly pinned is read as often as it would have been: in the first pass.
-        EXPECT_LE(read, (4 * streamed + kN - streamed) * c.extent_bytes + slack()) << frames;
+        EXPECT_LE(read, (4 * streamed + n_ - streamed) * c.extent_bytes + slack()) << frames;
         const uint64_t steady_before = pager_->stats().bytes_read;
         walk(pass, 4);
         pass += 4;
         const uint64_t steady = pager_->stats().bytes_read - steady_before;
-        EXPECT_LE(steady, 4 * (kN - pager_->stats().pinned_extents) * c.extent_bytes + slack()) << frames;
+        EXPECT_LE(steady, 4 * (n_ - pager_->stats().pinned_extents) * c.extent_bytes + slack()) << frames;
     }
     EXPECT_TRUE(right_);
 }
 
-constexpr size_t kSmall = 64 << 10;
-constexpr size_t kHuge = 2 << 20;
+TEST_P(Budget, AShorterRingReadsLess) {
+    const Case c = GetParam();
+    if (!c.gates || !c.plans || c.extent_bytes != kSmall) return;
+    n_ = 800;
+    open(c, 600);
+    walk(0, 3);
+    const auto read_in_four_passes = [&](size_t first) {
+        const uint64_t before = pager_->stats().bytes_read;
+        walk(first, 4);
+        return (pager_->stats().bytes_read - before) / c.extent_bytes;
+    };
+    const size_t longest = pager::longest_ring(n_), shortest = pager::shortest_ring();
+    const uint64_t long_ring = read_in_four_passes(3);
+    pager_->set_ring(shortest);
+    EXPECT_LE(read_in_four_passes(7), long_ring + longest);  // nothing for the change itself
+    const uint64_t short_ring = read_in_four_passes(11);
+    EXPECT_LE(short_ring + 4 * (longest - shortest), long_ring + longest);
+    pager_->set_ring(longest);
+    EXPECT_LE(read_in_four_passes(15), long_ring + longest);
+    EXPECT_TRUE(right_);
+}
 
 INSTANTIATE_TEST_SUITE_P(Rungs, Budget,
                          ::testing::Values(Case{"Move2M", kHuge, 2, true, true, InstallRung::kAuto},

@@ -93,7 +93,7 @@ TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
         for (const bool copies : {false, true}) {
             for (size_t n = 1; n < 2000; n = n * 3 / 2 + 1) {
                 for (size_t frames = least_frames(workers, held) + 2; frames <= n + 4; frames += 1 + n / 37) {
-                    const Residency r = choose_residency(n, frames, workers, copies, held);
+                    const Residency r = choose_residency(n, frames, {workers, copies, held});
                     size_t pinned = 0;
                     for (const bool p : r.pinned) pinned += p;
                     ASSERT_EQ(pinned, r.n_pinned);
@@ -126,11 +126,12 @@ TEST(Residency, ChangesNestAndStaySpread) {
         const size_t workers = 1 + random() % 4;
         const bool copies = random() % 2 != 0;
         const size_t least = least_frames(workers) + 2;
-        Residency now = choose_residency(n, least + random() % n, workers, copies);
+        Residency now = choose_residency(n, least + random() % n, {workers, copies});
         for (int change = 0; change < 50; ++change) {
             const size_t frames = least + random() % n;
-            const Residency next = change_residency(now, frames, workers, copies);
-            const Residency fresh = choose_residency(n, frames, workers, copies);
+            const RingNeeds needs{workers, copies, 2, shortest_ring() + random() % (longest_ring(n) + 1 - shortest_ring())};
+            const Residency next = change_residency(now, frames, needs);
+            const Residency fresh = choose_residency(n, frames, needs);
             ASSERT_EQ(next.n_pinned, fresh.n_pinned);
             ASSERT_EQ(next.ring, fresh.ring);
             ASSERT_EQ(next.staging, fresh.staging);
