@@ -61,8 +61,8 @@ install_packages() {
     rm -f "$apt_log"
 }
 
-# build_into FOLDER SETUP_ARGUMENT...: configures the folder, anew where it was configured differently, and builds it.
-build_into() {
+# set_up FOLDER SETUP_ARGUMENT...: configures the build folder, anew where it was configured differently.
+set_up() {
     local folder=$1 log
     shift
     log=$(mktemp)
@@ -77,10 +77,24 @@ build_into() {
         rm -f "$log"
         die "meson could not set up $folder"
     }
-    if ! ninja -C "$folder" >"$log" 2>&1; then
+    rm -f "$log"
+}
+
+# build FOLDER TARGET...: builds these, or everything.
+build() {
+    local folder=$1 log
+    shift
+    log=$(mktemp)
+    if ! ninja -C "$folder" "$@" >"$log" 2>&1; then
         grep -v '^\[[0-9]*/[0-9]*\] \(Compiling\|Linking\)' "$log" | tail -n 60 >&2
         rm -f "$log"
         die "the build in $folder failed"
     fi
     rm -f "$log"
+}
+
+# build_into FOLDER SETUP_ARGUMENT...: configures the folder and builds everything.
+build_into() {
+    set_up "$@"
+    build "$1"
 }

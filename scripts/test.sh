@@ -28,7 +28,23 @@ counted=()  # arguments of count_tests.py: the build folders whose results count
 not_built=0 # builds that failed: each counts as one failure
 runner=()
 
-# phase WHAT FOLDER SETUP_ARGUMENT... -- TEST_ARGUMENT...: one build and one run of its tests.
+# build_tests FOLDER [SUITE...] -- SETUP_ARGUMENT...: builds what these suites run, or everything.
+build_tests() {
+    local folder=$1 suites=() targets=()
+    shift
+    while [[ $1 != -- ]]; do
+        suites+=("$1")
+        shift
+    done
+    shift
+    set_up "$folder" "$@"
+    if ((${#suites[@]} > 0)); then
+        targets=($(python3 "$weir_root/scripts/test_targets.py" "$folder" "${suites[@]}")) || die "no targets of ${suites[*]}"
+    fi
+    build "$folder" "${targets[@]}"
+}
+
+# phase WHAT FOLDER SETUP_ARGUMENT... -- [SUITE...]: one build and one run of these suites, or of everything.
 phase() {
     local what=$1 folder=$weir_root/$2 setup=() start=$SECONDS
     shift 2
@@ -38,14 +54,14 @@ phase() {
     done
     shift
     say "== $what: building into ${folder##*/}"
-    if ! (build_into "$folder" "${options[@]}" "${setup[@]}"); then
+    if ! (build_tests "$folder" "$@" -- "${options[@]}" "${setup[@]}"); then
         not_built=$((not_built + 1))
         return
     fi
     say "== $what: built after $((SECONDS - start)) s; testing"
     # meson reads the results of a program that crashed out of what an earlier run left here.
     rm -f "$folder"/*.xml "$folder"/meson-logs/testlog*
-    "${runner[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs "$@" </dev/null || true
+    "${runner[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs "${@/#/--suite=}" </dev/null || true
     if [[ ${UFFD_TESTS-} == required ]]; then counted+=(--must-run live); fi
     counted+=("$folder")
     say "== $what: $((SECONDS - start)) s"
@@ -75,11 +91,10 @@ if [[ -z $quick ]]; then
 
     # By clang, which builds the fuzzers, and takes a quarter of g++'s time for GoogleTest's templates under UBSan.
     CXX=clang++ phase "ASan, UBSan, fuzzers" build-asan "${sanitizer_options[@]}" -Dfuzzers=true \
-        -Db_sanitize=address,undefined -- --suite unit --suite differential --suite property --suite fuzz --suite live
+        -Db_sanitize=address,undefined -- unit differential property fuzz live
     # ThreadSanitizer of g++ 12 refuses kernels that scatter mappings over more than 28 bits.
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
-    phase "TSan" build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread -- \
-        --suite unit --suite property --suite live
+    phase "TSan" build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread -- threads live
 fi
 
 say "== done after $SECONDS s"
