@@ -21,6 +21,8 @@ void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* 
 
 void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y);
 void swiglu(const float* gate, const float* up, size_t n, float* out);
+void geglu(const float* gate, const float* up, size_t n, float* out);
+void soft_cap(float* x, size_t n, float cap);
 void add(float* x, const float* y, size_t n);
 float dot_f32(const float* a, const float* b, size_t n);
 float dot_f16(const float* a, const uint16_t* b, size_t n);

@@ -128,6 +128,28 @@ void swiglu(const float* gate, const float* up, size_t n, float* out) {
     });
 }
 
+void geglu(const float* gate, const float* up, size_t n, float* out) {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
+        const __m256 g = load(gate + i);
+        const __m256 inner = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_set1_ps(0.044715f), g), g, one);
+        const __m256 minus_2u = _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(-1.59576912f), g), inner);
+        store(out + i, _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(one, exp8(minus_2u))), load(up + i)));
+    });
+}
+
+// tanh(v) = 1 - 2 / (1 + exp(2 v)): within 2e-7 of the cap.
+void soft_cap(float* x, size_t n, float cap) {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 two = _mm256_set1_ps(2.0f);
+    const __m256 c = _mm256_set1_ps(cap);
+    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
+        const __m256 e = exp8(_mm256_mul_ps(two, _mm256_div_ps(load(x + i), c)));
+        const __m256 tanh = _mm256_sub_ps(one, _mm256_div_ps(two, _mm256_add_ps(one, e)));
+        store(x + i, _mm256_mul_ps(c, tanh));
+    });
+}
+
 void add(float* x, const float* y, size_t n) {
     for_each_eight(n, [&](size_t i, auto load, auto store)
                           __attribute__((always_inline)) { store(x + i, _mm256_add_ps(load(x + i), load(y + i))); });
@@ -204,6 +226,8 @@ const KernelSet kKernels = {
     .dequantize = dequantize,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
+    .geglu = geglu,
+    .soft_cap = soft_cap,
     .add = add,
     .dot_f32 = dot_f32,
     .dot_f16 = dot_f16,

@@ -42,6 +42,12 @@ struct KernelSet {
     // out[i] = silu(gate[i]) * up[i]; out may be gate. (Shazeer 2020, SwiGLU)
     void (*swiglu)(const float* gate, const float* up, size_t n, float* out);
 
+    // The same with gelu in the place of silu, in its usual approximation by tanh (Hendrycks & Gimpel 2016; GeGLU).
+    void (*geglu)(const float* gate, const float* up, size_t n, float* out);
+
+    // x[i] = cap * tanh(x[i] / cap), for cap > 0. (Gemma Team 2024)
+    void (*soft_cap)(float* x, size_t n, float cap);
+
     // x[i] += y[i]
     void (*add)(float* x, const float* y, size_t n);
 

@@ -20,6 +20,19 @@ void swiglu(const float* gate, const float* up, size_t n, float* out) {
     for (size_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
 }
 
+// gelu(g) = g / 2 * (1 + tanh(u)) = g / (1 + exp(-2 u)), u = sqrt(2 / pi) * (g + 0.044715 g^3)
+void geglu(const float* gate, const float* up, size_t n, float* out) {
+    for (size_t i = 0; i < n; ++i) {
+        const float g = gate[i];
+        const float minus_2u = -1.59576912f * g * (1.0f + 0.044715f * g * g);
+        out[i] = g / (1.0f + std::exp(minus_2u)) * up[i];
+    }
+}
+
+void soft_cap(float* x, size_t n, float cap) {
+    for (size_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
 void add(float* x, const float* y, size_t n) {
     for (size_t i = 0; i < n; ++i) x[i] += y[i];
 }
@@ -74,6 +87,8 @@ const KernelSet kKernels = {
     .dequantize = dequantize,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
+    .geglu = geglu,
+    .soft_cap = soft_cap,
     .add = add,
     .dot_f32 = dot_f32,
     .dot_f16 = dot_f16,

@@ -83,6 +83,51 @@ TEST_P(Ops, SwigluAtTheEnds) {
     EXPECT_TRUE(std::isnan(out[8]));
 }
 
+TEST_P(Ops, Geglu) {
+    for (const size_t n : kLengths) {
+        const Guarded<float> gate(random_floats(n, 4.0f, rng_)), up(random_floats(n, 2.0f, rng_));
+        const GuardedBytes out(n * sizeof(float));
+        set().geglu(gate.get(), up.get(), n, out.as<float>());
+        for (size_t i = 0; i < n; ++i) {
+            const double g = d(gate.get()[i]);
+            const double u = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
+            const double want = g / (1 + std::exp(-2 * u)) * d(up.get()[i]);
+            // The exponent is rounded: what is far below zero loses as many bits as it has.
+            EXPECT_NEAR(d(out.as<float>()[i]), want, std::fabs(want) * (1e-6 + 6e-7 * std::fabs(u)) + 1e-38) << n;
+        }
+        const std::vector<float> apart(out.as<float>(), out.as<float>() + n);
+        set().geglu(gate.get(), up.get(), n, gate.get());
+        EXPECT_EQ(std::memcmp(gate.get(), apart.data(), n * sizeof(float)), 0) << "in place, n=" << n;
+    }
+}
+
+TEST_P(Ops, GegluAtTheEnds) {
+    const std::vector<float> gate = {-1e38f, -1000.0f, -20.0f, 0.0f, 20.0f, 1000.0f, 1e30f, kNan};
+    const std::vector<float> up(gate.size(), 1.0f);
+    std::vector<float> out(gate.size());
+    set().geglu(gate.data(), up.data(), gate.size(), out.data());
+    for (size_t i = 0; i < 4; ++i) EXPECT_LE(std::fabs(out[i]), 1e-30f) << gate[i];
+    for (size_t i = 4; i < 7; ++i) EXPECT_EQ(out[i], gate[i]);
+    EXPECT_TRUE(std::isnan(out[7]));
+}
+
+TEST_P(Ops, SoftCap) {
+    for (const size_t n : kLengths) {
+        for (const float cap : {30.0f, 50.0f}) {
+            const Guarded<float> x(random_floats(n, 60.0f, rng_));
+            const std::vector<float> before(x.get(), x.get() + n);
+            set().soft_cap(x.get(), n, cap);
+            for (size_t i = 0; i < n; ++i) {
+                EXPECT_NEAR(d(x.get()[i]), d(cap) * std::tanh(d(before[i]) / d(cap)), d(cap) * 3e-7) << n;
+            }
+        }
+    }
+    std::vector<float> ends = {-kInfinity, -1e38f, 0.0f, 1e38f, kInfinity, kNan};
+    set().soft_cap(ends.data(), ends.size(), 30.0f);
+    EXPECT_EQ(std::vector<float>(ends.begin(), ends.end() - 1), (std::vector<float>{-30.0f, -30.0f, 0.0f, 30.0f, 30.0f}));
+    EXPECT_TRUE(std::isnan(ends.back()));
+}
+
 TEST_P(Ops, AddAndAxpy) {
     for (const size_t n : kLengths) {
         const std::vector<float> a = random_floats(n, 1.0f, rng_), b = random_floats(n, 1.0f, rng_);
