@@ -8,7 +8,7 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
     liburing-dev libnuma-dev libboost-dev libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev
     libpcre2-dev libxxhash-dev)
 # The last line makes and mounts the file systems of tests/cli/file_systems.py.
-weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev
+weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy
     squashfs-tools e2fsprogs mount util-linux)
 
 say() { printf '%s\n' "$*" >&2; }

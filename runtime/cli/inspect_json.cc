@@ -42,7 +42,7 @@ Json value_json(const GgufValue& value) {
 }
 
 Json config_json(const ModelConfig& c) {
-    return {{"architecture", c.architecture},
+    return {{"architecture", c.architecture.name},
             {"name", c.name},
             {"layers", c.n_layers},
             {"dim", c.dim},

@@ -91,7 +91,7 @@ void add_groups(std::string& out, const char* title, const std::vector<Group>& g
 }
 
 std::string model_line(const ModelConfig& c) {
-    std::string out = c.architecture + ", " + count(c.n_layers, "layer", "layers") + " of " + std::to_string(c.dim);
+    std::string out = std::string(c.architecture.name) + ", " + count(c.n_layers, "layer", "layers") + " of " + std::to_string(c.dim);
     out += ", " + count(c.n_heads, "head", "heads") + " of " + std::to_string(c.head_dim);
     out += " (" + std::to_string(c.n_kv_heads) + " for keys and values), feed-forward " + std::to_string(c.ffn_dim);
     out += ", vocabulary " + std::to_string(c.n_vocab) + ", context " + std::to_string(c.n_ctx_train);

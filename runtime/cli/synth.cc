@@ -11,6 +11,7 @@
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/whole_number.h"
 #include "runtime/error.h"
+#include "runtime/model/architecture.h"
 #include "runtime/model/printable.h"
 #include "runtime/model/synth.h"
 
@@ -89,6 +90,8 @@ Command add_synth(CLI::App& app) {
     SynthOptions& synth_options = options->synth;
     command->add_option("--shape", synth_options.shape, "dimensions: " + synth_shapes())->required();
     command->add_option("--type", synth_options.type, "type of all matrices: " + synth_types())->required();
+    command->add_option("--arch", synth_options.architecture, "architecture: " + architecture_names())
+        ->capture_default_str();
     command->add_option("--layers", synth_options.n_layers, "layers (default: the shape's)")
         ->check(whole_number(1, UINT32_MAX));
     command->add_option("--vocab", synth_options.n_vocab, "tokens (default: the shape's)")

@@ -75,8 +75,8 @@ size_t ActivationBuffers::lay_out(const ModelConfig& config, const BufferShape& 
     packed = arena.packed(shape.batch, std::max(config.dim, q_dim));
     packed_ffn.f32 = packed_ffn.quantized = reinterpret_cast<std::byte*>(up);
     packed_ffn.f32_stride = packed_ffn.quantized_stride = up_row_bytes;
-    rope_cos = arena.floats(shape.batch, config.rope_dims / 2);
-    rope_sin = arena.floats(shape.batch, config.rope_dims / 2);
+    rope_cos = arena.floats(shape.batch, config.n_ropes() * (config.rope_dims / 2));
+    rope_sin = arena.floats(shape.batch, config.n_ropes() * (config.rope_dims / 2));
     logits = arena.floats(shape.logit_rows, config.n_vocab);
     workers.resize(shape.workers);
     for (WorkerBuffers& worker : workers) {

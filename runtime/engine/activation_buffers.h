@@ -54,8 +54,8 @@ class ActivationBuffers {
     float* up = nullptr;        // [batch, up_stride]
     PackedRows packed;          // [batch, max(dim, q_dim)]
     PackedRows packed_ffn;      // [batch, ffn_dim] in the place of `up`, whose rows are spent when they are packed
-    float* rope_cos = nullptr;  // [batch, rope_dims / 2]
-    float* rope_sin = nullptr;  // [batch, rope_dims / 2]
+    float* rope_cos = nullptr;  // [n_ropes, batch, rope_dims / 2]
+    float* rope_sin = nullptr;  // [n_ropes, batch, rope_dims / 2]
     float* logits = nullptr;    // [logit_rows, n_vocab]
     size_t up_stride = 0;       // ffn_dim and what makes a packed row of floats fit, in floats
     std::vector<WorkerBuffers> workers;

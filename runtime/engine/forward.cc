@@ -127,13 +127,19 @@ bool Forward::begin(size_t worker, const Batch& batch) {
         pass_open_ = true;
         for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.sit_out(w);
         store_.embedding_rows(batch.ids, buffers_.x);
+        const float scale = model_.config.embedding_scale;
+        for (size_t i = 0; scale != 1.0f && i < batch.ids.size() * model_.config.dim; ++i) buffers_.x[i] *= scale;
     }
-    const size_t pairs = model_.rope_frequency.size();
-    for (size_t t = worker; t < batch.ids.size(); t += team_.size()) {
-        for (size_t i = 0; i < pairs; ++i) {
-            const double angle = static_cast<double>(batch.first_position + t) * model_.rope_frequency[i];
-            buffers_.rope_cos[t * pairs + i] = static_cast<float>(std::cos(angle));
-            buffers_.rope_sin[t * pairs + i] = static_cast<float>(std::sin(angle));
+    const size_t pairs = model_.config.rope_dims / 2;
+    for (size_t rope = 0; rope < model_.rope_frequencies.size(); ++rope) {
+        const std::vector<double>& frequency = model_.rope_frequencies[rope];
+        for (size_t t = worker; t < batch.ids.size(); t += team_.size()) {
+            const size_t row = (rope * max_batch_ + t) * pairs;
+            for (size_t i = 0; i < pairs; ++i) {
+                const double angle = static_cast<double>(batch.first_position + t) * frequency[i];
+                buffers_.rope_cos[row + i] = static_cast<float>(std::cos(angle));
+                buffers_.rope_sin[row + i] = static_cast<float>(std::sin(angle));
+            }
         }
     }
     return meet();
@@ -143,14 +149,19 @@ bool Forward::layer(size_t worker, const Batch& batch, size_t index) {
     const ModelConfig& config = model_.config;
     const Layer& layer = model_.layers[index];
     const size_t tokens = batch.ids.size();
-    const size_t dim = config.dim, q_dim = config.n_heads * config.head_dim, ffn_dim = config.ffn_dim;
+    const size_t dim = config.dim, q_dim = config.q_dim(), kv_dim = config.kv_dim(), ffn_dim = config.ffn_dim;
     ActivationBuffers& b = buffers_;
+    const bool to_residual = !config.architecture.post_norms;
+    const auto gate = config.architecture.gate == Gate::kGelu ? kernels_.geglu : kernels_.swiglu;
+    const auto bias = [](const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
 
-    const std::array qkv{Product{layer.attn_q, b.q, q_dim}, Product{layer.attn_k, b.k, config.kv_dim()},
-                         Product{layer.attn_v, b.v, config.kv_dim()}};
-    const std::array output{Product{layer.attn_output, b.y, dim, true}};
-    const std::array gate_up{Product{layer.ffn_gate, b.gate, ffn_dim}, Product{layer.ffn_up, b.up, b.up_stride}};
-    const std::array down{Product{layer.ffn_down, b.y, dim, true}};
+    const std::array qkv{Product{.w = layer.attn_q, .y = b.q, .y_stride = q_dim, .bias = bias(layer.q_bias)},
+                         Product{.w = layer.attn_k, .y = b.k, .y_stride = kv_dim, .bias = bias(layer.k_bias)},
+                         Product{.w = layer.attn_v, .y = b.v, .y_stride = kv_dim, .bias = bias(layer.v_bias)}};
+    const std::array output{Product{.w = layer.attn_output, .y = b.y, .y_stride = dim, .to_residual = to_residual}};
+    const std::array gate_up{Product{.w = layer.ffn_gate, .y = b.gate, .y_stride = ffn_dim},
+                             Product{.w = layer.ffn_up, .y = b.up, .y_stride = b.up_stride}};
+    const std::array down{Product{.w = layer.ffn_down, .y = b.y, .y_stride = dim, .to_residual = to_residual}};
 
     const auto attn_input = [&](size_t t) {
         return normed(worker, b.x + t * dim, layer.attn_norm,
@@ -162,26 +173,30 @@ bool Forward::layer(size_t worker, const Batch& batch, size_t index) {
     };
     const auto gated = [&](size_t t) -> const float* {
         float* const row = b.workers[worker].row;
-        kernels_.swiglu(b.gate + t * ffn_dim, b.up + t * b.up_stride, ffn_dim, row);
+        gate(b.gate + t * ffn_dim, b.up + t * b.up_stride, ffn_dim, row);
         return row;
     };
 
     return pack(worker, tokens, qkv, forms_.attn_in, b.packed, attn_input) &&
            walk(worker, tokens, qkv, forms_.attn_in, b.packed) &&
+           normalise_heads(worker, batch, index) &&
            append(worker, batch, index) &&
            attend(worker, batch, index) &&
            pack(worker, tokens, output, forms_.attn_out, b.packed, attn_result) &&
            walk(worker, tokens, output, forms_.attn_out, b.packed) &&
+           add_normed(worker, batch, layer.post_attention_norm) &&
            pack(worker, tokens, gate_up, forms_.ffn_in, b.packed, ffn_input) &&
            walk(worker, tokens, gate_up, forms_.ffn_in, b.packed) &&
            pack(worker, tokens, down, forms_.ffn_down, b.packed_ffn, gated) &&
-           walk(worker, tokens, down, forms_.ffn_down, b.packed_ffn);
+           walk(worker, tokens, down, forms_.ffn_down, b.packed_ffn) &&
+           add_normed(worker, batch, layer.post_ffw_norm);
 }
 
 bool Forward::head(size_t worker, const Batch& batch) {
     const size_t rows = batch.logit_rows;
     const float* const x = buffers_.x + (batch.ids.size() - rows) * model_.config.dim;
-    const std::array head{Product{model_.head, buffers_.logits, model_.config.n_vocab}};
+    const std::array head{Product{.w = model_.head, .y = buffers_.logits, .y_stride = model_.config.n_vocab,
+                                  .soft_cap = model_.config.logit_soft_cap}};
     const auto input = [&](size_t t) {
         return normed(worker, x + t * model_.config.dim, model_.output_norm,
                       feed_forward_stage(model_.layers.size() - 1));
@@ -246,15 +261,48 @@ bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group,
             }
             kernels_.matmul(w.type, packed, w.data + row * w.row_bytes, rows, w.cols, input, stride, tokens,
                             product.y + row, product.y_stride);
-            if (!product.to_residual) continue;
-            for (size_t t = 0; t < tokens; ++t) {
-                kernels_.add(buffers_.x + t * model_.config.dim + row, product.y + t * product.y_stride + row, rows);
-            }
+            finish(product, row, rows, tokens);
         }
         first_unit += units;
     }
     const Matrix& last = *group.back().w;
     store_.release(worker, last.place + last.rows * last.row_bytes);
+    return meet();
+}
+
+// What comes after the product, row by row, while the unit's results are in cache.
+void Forward::finish(const Product& product, size_t row, size_t rows, size_t tokens) {
+    for (size_t t = 0; t < tokens; ++t) {
+        float* const y = product.y + t * product.y_stride + row;
+        if (product.bias != nullptr) kernels_.add(y, product.bias + row, rows);
+        if (product.soft_cap != 0) kernels_.soft_cap(y, rows, product.soft_cap);
+        if (product.to_residual) kernels_.add(buffers_.x + t * model_.config.dim + row, y, rows);
+    }
+}
+
+// x[t] += norm(y[t]), where the architecture normalises what a sub-layer adds.
+bool Forward::add_normed(size_t worker, const Batch& batch, const std::vector<float>& weight) {
+    if (weight.empty()) return true;
+    const size_t dim = model_.config.dim;
+    for (size_t t = worker; t < batch.ids.size(); t += team_.size()) {
+        float* const y = buffers_.y + t * dim;
+        kernels_.rms_norm(y, weight.data(), dim, model_.config.rms_eps, y);
+        kernels_.add(buffers_.x + t * dim, y, dim);
+    }
+    return meet();
+}
+
+// Queries and keys, head by head, where the architecture normalises them.
+bool Forward::normalise_heads(size_t worker, const Batch& batch, size_t index) {
+    const Layer& layer = model_.layers[index];
+    if (layer.q_norm.empty()) return true;
+    const ModelConfig& config = model_.config;
+    const size_t head_dim = config.head_dim;
+    const size_t n_q = batch.ids.size() * config.n_heads, n_k = batch.ids.size() * config.n_kv_heads;
+    for (size_t i = worker; i < n_q + n_k; i += team_.size()) {
+        float* const head = i < n_q ? buffers_.q + i * head_dim : buffers_.k + (i - n_q) * head_dim;
+        kernels_.rms_norm(head, (i < n_q ? layer.q_norm : layer.k_norm).data(), head_dim, config.rms_eps, head);
+    }
     return meet();
 }
 
@@ -291,15 +339,17 @@ bool Forward::attend(size_t worker, const Batch& batch, size_t index) {
     return meet();
 }
 
-// Rotates pairs (2i, 2i + 1) of one head's row by the angles of the batch's token.
-void Forward::rotate(float* head_row, size_t token) const {
-    const size_t pairs = model_.rope_frequency.size();
-    const float* const cos = buffers_.rope_cos + token * pairs;
-    const float* const sin = buffers_.rope_sin + token * pairs;
+// Rotates the pairs of one head's row by the angles of the batch's token.
+void Forward::rotate(float* head_row, size_t token, size_t rope) const {
+    const size_t pairs = model_.config.rope_dims / 2;
+    const float* const cos = buffers_.rope_cos + (rope * max_batch_ + token) * pairs;
+    const float* const sin = buffers_.rope_sin + (rope * max_batch_ + token) * pairs;
+    const bool halves = model_.config.architecture.rope_pairs == RopePairs::kHalves;
+    const size_t step = halves ? 1 : 2, apart = halves ? pairs : 1;
     for (size_t i = 0; i < pairs; ++i) {
-        const float a = head_row[2 * i], b = head_row[2 * i + 1];
-        head_row[2 * i] = a * cos[i] - b * sin[i];
-        head_row[2 * i + 1] = a * sin[i] + b * cos[i];
+        const float a = head_row[step * i], b = head_row[step * i + apart];
+        head_row[step * i] = a * cos[i] - b * sin[i];
+        head_row[step * i + apart] = a * sin[i] + b * cos[i];
     }
 }
 
@@ -308,7 +358,7 @@ void Forward::append_row(const Batch& batch, size_t index, size_t kv_head, size_
     const size_t position = batch.first_position + token;
     float* const k = buffers_.k + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     const float* const v = buffers_.v + (token * model_.config.n_kv_heads + kv_head) * head_dim;
-    rotate(k, token);
+    rotate(k, token, model_.layers[index].attention.rope);
     std::byte* const key = cache_.key(index, kv_head, position);
     std::byte* const value = cache_.value(index, kv_head, position);
     if (cache_.type() == KvType::kF16) {
@@ -320,33 +370,38 @@ void Forward::append_row(const Batch& batch, size_t index, size_t kv_head, size_
     }
 }
 
-// softmax(q K^T / sqrt(head_dim)) V over positions 0 .. the token's own, for the query heads that share one KV head. In
-// two passes and by ascending position, so that the result does not depend on how the batch was cut.
+// softmax(scale * q K^T) V over the positions that the layer's rule lets the token see, for the query heads that share one
+// KV head. In two passes and by ascending position, so that the result does not depend on how the batch was cut.
 void Forward::attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token) {
     const ModelConfig& config = model_.config;
     const size_t head_dim = config.head_dim;
     const size_t group = config.n_heads / config.n_kv_heads;
-    const size_t n = batch.first_position + token + 1;
+    const AttentionRule& rule = model_.layers[index].attention;
+    const size_t end = batch.first_position + token + 1;
+    const size_t begin = end - std::min(end, rule.window);
     const size_t row_bytes = cache_.row_bytes();
-    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     float* const q = buffers_.q + (token * config.n_heads + kv_head * group) * head_dim;
     float* const scores = buffers_.workers[worker].scores;
     const bool f16 = cache_.type() == KvType::kF16;
 
-    for (size_t g = 0; g < group; ++g) rotate(q + g * head_dim, token);
-    const std::byte* key = cache_.key(index, kv_head, 0);
-    for (size_t p = 0; p < n; ++p, key += row_bytes) {
+    for (size_t g = 0; g < group; ++g) rotate(q + g * head_dim, token, rule.rope);
+    const std::byte* key = cache_.key(index, kv_head, begin);
+    for (size_t p = begin; p < end; ++p, key += row_bytes) {
         for (size_t g = 0; g < group; ++g) {
             const float* const head = q + g * head_dim;
             const float dot = f16 ? kernels_.dot_f16(head, reinterpret_cast<const uint16_t*>(key), head_dim)
                                   : kernels_.dot_f32(head, reinterpret_cast<const float*>(key), head_dim);
-            scores[g * cache_.capacity() + p] = dot * scale;
+            scores[g * cache_.capacity() + p] = dot * rule.scale;
         }
     }
-    for (size_t g = 0; g < group; ++g) kernels_.softmax(scores + g * cache_.capacity(), n);
+    for (size_t g = 0; g < group; ++g) {
+        float* const seen = scores + g * cache_.capacity() + begin;
+        if (rule.soft_cap != 0) kernels_.soft_cap(seen, end - begin, rule.soft_cap);
+        kernels_.softmax(seen, end - begin);
+    }
     std::fill_n(q, group * head_dim, 0.0f);
-    const std::byte* value = cache_.value(index, kv_head, 0);
-    for (size_t p = 0; p < n; ++p, value += row_bytes) {
+    const std::byte* value = cache_.value(index, kv_head, begin);
+    for (size_t p = begin; p < end; ++p, value += row_bytes) {
         for (size_t g = 0; g < group; ++g) {
             const float weight = scores[g * cache_.capacity() + p];
             float* const out = q + g * head_dim;

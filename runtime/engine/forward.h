@@ -1,5 +1,6 @@
-// The forward pass of a llama-family decoder: token ids in, logits out (Touvron et al. 2023: RMSNorm, rotary positions,
-// grouped-query attention, SwiGLU). Walks the weights once per batch, in execution order, with the whole team.
+// The forward pass of a decoder: token ids in, logits out (Touvron et al. 2023: RMSNorm, rotary positions, grouped-query
+// attention, SwiGLU; where other families differ, see runtime/model/architecture.h). Walks the weights once per batch, in
+// execution order, with the whole team.
 //
 // The logits of a token depend on the tokens before it and on nothing else, to the bit: not on how many tokens are
 // computed together, nor on how a prompt is cut, nor on the number of threads. Every sum runs in one fixed order.
@@ -60,7 +61,9 @@ class Forward {
         const Matrix* w;
         float* y;
         size_t y_stride;
-        bool to_residual = false;  // and x[t] += y[t]
+        const float* bias = nullptr;  // and y[t] += bias
+        float soft_cap = 0;           // and y[t] = soft_cap * tanh(y[t] / soft_cap), where it is not 0
+        bool to_residual = false;     // and x[t] += y[t]
     };
     // What the workers of one pass share.
     struct Batch {
@@ -81,10 +84,13 @@ class Forward {
               const PackedRows& shared, MakeRow&& make_row);
     bool walk(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
               const PackedRows& shared);
+    void finish(const Product& product, size_t row, size_t rows, size_t tokens);
+    bool add_normed(size_t worker, const Batch& batch, const std::vector<float>& weight);
+    bool normalise_heads(size_t worker, const Batch& batch, size_t index);
     bool append(size_t worker, const Batch& batch, size_t index);
     bool attend(size_t worker, const Batch& batch, size_t index);
 
-    void rotate(float* head_row, size_t token) const;
+    void rotate(float* head_row, size_t token, size_t rope) const;
     void append_row(const Batch& batch, size_t index, size_t kv_head, size_t token);
     void attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token);
     size_t unit_rows(const Matrix& matrix, std::span<const Product> group) const;

@@ -1,6 +1,7 @@
 #include "runtime/engine/model.h"
 
 #include <cmath>
+#include <cstring>
 #include <string>
 
 #include "runtime/error.h"
@@ -27,14 +28,15 @@ std::vector<float> bind_vector(const WeightStore& store, const std::string& name
     return values;
 }
 
-// Frequency of pair i: rope_scale * base^(-2i / rope_dims) (Su et al. 2021), divided by the file's factors where it
-// carries some (Llama 3's long contexts).
-std::vector<double> rope_frequencies(const GgufFile& file, const ModelConfig& config, const WeightStore& store) {
+// Frequency of pair i: scale * base^(-2i / rope_dims) (Su et al. 2021), divided by the file's factors where it carries some
+// (Llama 3's long contexts).
+std::vector<double> rope_frequency(const GgufFile& file, const ModelConfig& config, const WeightStore& store, float base,
+                                   float scale) {
     const size_t pairs = config.rope_dims / 2;
     std::vector<double> frequency(pairs);
     for (size_t i = 0; i < pairs; ++i) {
         const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.rope_dims);
-        frequency[i] = double{config.rope_scale} * std::pow(double{config.rope_base}, exponent);
+        frequency[i] = double{scale} * std::pow(double{base}, exponent);
     }
     const char* const name = "rope_freqs.weight";
     if (file.find_tensor(name) == nullptr) return frequency;
@@ -48,31 +50,67 @@ std::vector<double> rope_frequencies(const GgufFile& file, const ModelConfig& co
     return frequency;
 }
 
+struct VectorPart {
+    const char* name;
+    std::vector<float> Layer::*member;
+};
+constexpr VectorPart kVectorParts[] = {
+    {"attn_norm.weight", &Layer::attn_norm},
+    {"attn_q.bias", &Layer::q_bias},
+    {"attn_k.bias", &Layer::k_bias},
+    {"attn_v.bias", &Layer::v_bias},
+    {"attn_q_norm.weight", &Layer::q_norm},
+    {"attn_k_norm.weight", &Layer::k_norm},
+    {"post_attention_norm.weight", &Layer::post_attention_norm},
+    {"ffn_norm.weight", &Layer::ffn_norm},
+    {"post_ffw_norm.weight", &Layer::post_ffw_norm},
+};
+
+struct MatrixPart {
+    const char* name;
+    const Matrix* Layer::*member;
+};
+constexpr MatrixPart kMatrixParts[] = {
+    {"attn_q.weight", &Layer::attn_q},           {"attn_k.weight", &Layer::attn_k},
+    {"attn_v.weight", &Layer::attn_v},           {"attn_output.weight", &Layer::attn_output},
+    {"ffn_gate.weight", &Layer::ffn_gate},       {"ffn_up.weight", &Layer::ffn_up},
+    {"ffn_down.weight", &Layer::ffn_down},
+};
+
+// Puts the tensor where the forward pass looks for it.
+void bind_part(const WeightStore& store, const std::string& name, const LayerTensor& part, Layer* layer) {
+    for (const VectorPart& known : kVectorParts) {
+        if (std::strcmp(known.name, part.name) == 0) layer->*known.member = bind_vector(store, name, part.cols);
+    }
+    for (const MatrixPart& known : kMatrixParts) {
+        if (std::strcmp(known.name, part.name) == 0) layer->*known.member = bind_matrix(store, name, part.rows, part.cols);
+    }
+}
+
 }  // namespace
 
 Model bind_model(const GgufFile& file, const ModelConfig& config, const WeightStore& store) {
-    const size_t q_dim = config.n_heads * config.head_dim;
-    const size_t kv_dim = config.kv_dim();
     Model model;
     model.config = config;
+    const std::vector<LayerTensor> parts = layer_tensors(config);
     for (size_t i = 0; i < config.n_layers; ++i) {
-        const std::string prefix = "blk." + std::to_string(i) + ".";
         Layer layer;
-        layer.attn_norm = bind_vector(store, prefix + "attn_norm.weight", config.dim);
-        layer.attn_q = bind_matrix(store, prefix + "attn_q.weight", q_dim, config.dim);
-        layer.attn_k = bind_matrix(store, prefix + "attn_k.weight", kv_dim, config.dim);
-        layer.attn_v = bind_matrix(store, prefix + "attn_v.weight", kv_dim, config.dim);
-        layer.attn_output = bind_matrix(store, prefix + "attn_output.weight", config.dim, q_dim);
-        layer.ffn_norm = bind_vector(store, prefix + "ffn_norm.weight", config.dim);
-        layer.ffn_gate = bind_matrix(store, prefix + "ffn_gate.weight", config.ffn_dim, config.dim);
-        layer.ffn_up = bind_matrix(store, prefix + "ffn_up.weight", config.ffn_dim, config.dim);
-        layer.ffn_down = bind_matrix(store, prefix + "ffn_down.weight", config.dim, config.ffn_dim);
+        layer.attention.scale = config.attention_scale;
+        layer.attention.soft_cap = config.attention_soft_cap;
+        if (config.has_window(i)) {
+            layer.attention.window = config.window;
+            layer.attention.rope = config.n_ropes() - 1;
+        }
+        for (const LayerTensor& part : parts) bind_part(store, layer_tensor_name(i, part.name), part, &layer);
         model.layers.push_back(std::move(layer));
     }
     model.output_norm = bind_vector(store, "output_norm.weight", config.dim);
     model.head = bind_matrix(store, config.tied_head ? "token_embd.weight" : "output.weight", config.n_vocab,
                              config.dim);
-    model.rope_frequency = rope_frequencies(file, config, store);
+    model.rope_frequencies.push_back(rope_frequency(file, config, store, config.rope_base, config.rope_scale));
+    if (config.n_ropes() > 1) {
+        model.rope_frequencies.push_back(rope_frequency(file, config, store, config.window_rope_base, 1.0f));
+    }
     return model;
 }
 

@@ -23,15 +23,18 @@ class ConfigReader {
 
     ModelConfig read() {
         refuse_split();
-        config_.architecture = file_.require_string("general.architecture");
+        const std::string& architecture = file_.require_string("general.architecture");
         if (const std::string* name = file_.get_string("general.name")) config_.name = *name;
-        if (config_.architecture != "llama") {
-            fail("architecture " + quoted(config_.architecture) + " is not supported; 'llama' is");
+        const Architecture* const known = find_architecture(architecture);
+        if (known == nullptr) {
+            fail("architecture " + quoted(architecture) + " is not supported; these are: " + architecture_names());
         }
+        config_.architecture = *known;
         refuse_keys();
         read_dimensions();
         read_constants();
         read_rope();
+        read_attention();
         check_tensors();
         return config_;
     }
@@ -39,7 +42,7 @@ class ConfigReader {
   private:
     [[noreturn]] void fail(const std::string& reason) const { throw Error(file_.path() + ": " + reason); }
 
-    std::string key(const char* name) const { return config_.architecture + "." + name; }
+    std::string key(const char* name) const { return std::string(config_.architecture.name) + "." + name; }
 
     void refuse_split() const {
         const uint64_t parts = file_.get_uint("split.count").value_or(1);
@@ -52,9 +55,8 @@ class ConfigReader {
     // Keys that change the arithmetic in ways that we do not compute: present and not zero is refused.
     void refuse_keys() const {
         for (const char* name :
-             {"expert_count", "expert_used_count", "attention.scale", "attention.clamp_kqv",
-              "attention.max_alibi_bias", "attention.temperature_scale", "logit_scale", "embedding_scale",
-              "residual_scale", "final_logit_softcapping", "attn_logit_softcapping"}) {
+             {"expert_count", "expert_used_count", "attention.clamp_kqv", "attention.max_alibi_bias",
+              "attention.temperature_scale", "logit_scale", "embedding_scale", "residual_scale"}) {
             const GgufValue* value = file_.find(key(name));
             if (value == nullptr || is_zero(*value)) continue;
             fail("key " + quoted(key(name)) + " is set, which is not supported");
@@ -95,10 +97,6 @@ class ConfigReader {
         config_.n_ctx_train =
             bounded(quoted(key("context_length")), file_.require_uint(key("context_length")), kMaxContext);
 
-        // Within the window a sliding attention is a full one; beyond it we do not go.
-        const uint64_t window = file_.get_uint(key("attention.sliding_window")).value_or(0);
-        if (window > 0 && window < config_.n_ctx_train) config_.n_ctx_train = static_cast<size_t>(window);
-
         if (config_.n_heads % config_.n_kv_heads != 0) {
             fail(std::to_string(config_.n_heads) + " heads cannot share " +
                  std::to_string(config_.n_kv_heads) + " key-value heads evenly");
@@ -129,6 +127,10 @@ class ConfigReader {
         return value;
     }
 
+    float positive_float(const char* name, double fallback) const {
+        return static_cast<float>(positive(key(name), file_.get_float(key(name)).value_or(fallback)));
+    }
+
     void read_constants() {
         const std::string eps = key("attention.layer_norm_rms_epsilon");
         const auto value = file_.get_float(eps);
@@ -142,8 +144,7 @@ class ConfigReader {
             fail("key " + quoted(key("rope.dimension_count")) + " is " + std::to_string(config_.rope_dims) +
                  "; an even number up to the head's " + std::to_string(config_.head_dim) + " is possible");
         }
-        const std::string base = key("rope.freq_base");
-        config_.rope_base = static_cast<float>(positive(base, file_.get_float(base).value_or(10000.0)));
+        config_.rope_base = positive_float("rope.freq_base", 10000.0);
 
         // Older files say only scale_linear.
         const std::string old_factor = key("rope.scale_linear");
@@ -164,6 +165,42 @@ class ConfigReader {
         config_.rope_scale = static_cast<float>(1.0 / factor);
     }
 
+    // A cap that the file gives, 0 for none.
+    float soft_cap(const char* name) const {
+        const auto value = file_.get_float(key(name));
+        if (!value && config_.architecture.soft_caps) fail("key " + quoted(key(name)) + " is missing");
+        if (!value || *value == 0) return 0;
+        return static_cast<float>(positive(key(name), *value));
+    }
+
+    void read_attention() {
+        const Architecture& architecture = config_.architecture;
+        const bool wide = architecture.wide_layers == config_.n_layers;
+        const double width = wide ? static_cast<double>(config_.dim) / static_cast<double>(config_.n_heads)
+                                  : static_cast<double>(config_.head_dim);
+        const double given = file_.get_float(key("attention.scale")).value_or(0);
+        config_.attention_scale =
+            static_cast<float>(given == 0 ? 1 / std::sqrt(width) : positive(key("attention.scale"), given));
+        config_.attention_soft_cap = soft_cap("attn_logit_softcapping");
+        config_.logit_soft_cap = soft_cap("final_logit_softcapping");
+        if (architecture.scaled_embedding) {
+            config_.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config_.dim)));
+        }
+
+        const std::string window = key("attention.sliding_window");
+        if (architecture.window_period == 0) {
+            // Within the window a sliding attention is a full one; beyond it we do not go.
+            const uint64_t bound = file_.get_uint(window).value_or(0);
+            if (bound > 0 && bound < config_.n_ctx_train) config_.n_ctx_train = static_cast<size_t>(bound);
+            return;
+        }
+        config_.window = bounded(quoted(window), file_.require_uint(window), kMaxContext);
+        config_.window_period = dimension("attention.sliding_window_pattern", architecture.window_period);
+        if (architecture.window_rope_base != 0) {
+            config_.window_rope_base = positive_float("rope.freq_base_swa", double{architecture.window_rope_base});
+        }
+    }
+
     // Every tensor that the decoder uses is there with the shape that the dimensions ask for, and no other
     // is.
     void check_tensors() {
@@ -178,23 +215,22 @@ class ConfigReader {
         if (file_.find_tensor("rope_freqs.weight") != nullptr) {
             expect("rope_freqs.weight", {config_.rope_dims / 2});
         }
-        const size_t attention_dim = config_.n_heads * config_.head_dim;
+        const std::vector<LayerTensor> parts = layer_tensors(config_);
         for (size_t layer = 0; layer < config_.n_layers; ++layer) {
-            const std::string block = "blk." + std::to_string(layer) + ".";
-            expect(block + "attn_norm.weight", {config_.dim});
-            expect(block + "attn_q.weight", {config_.dim, attention_dim});
-            expect(block + "attn_k.weight", {config_.dim, config_.kv_dim()});
-            expect(block + "attn_v.weight", {config_.dim, config_.kv_dim()});
-            expect(block + "attn_output.weight", {attention_dim, config_.dim});
-            expect(block + "ffn_norm.weight", {config_.dim});
-            expect(block + "ffn_gate.weight", {config_.dim, config_.ffn_dim});
-            expect(block + "ffn_up.weight", {config_.dim, config_.ffn_dim});
-            expect(block + "ffn_down.weight", {config_.ffn_dim, config_.dim});
+            for (const LayerTensor& part : parts) {
+                const std::string name = layer_tensor_name(layer, part.name);
+                if (part.is_matrix()) {
+                    expect(name, {part.cols, part.rows});
+                } else {
+                    expect(name, {part.cols});
+                }
+            }
         }
         if (n_expected_ == file_.tensors().size()) return;
         for (const GgufTensor& tensor : file_.tensors()) {
             if (!known(tensor.name)) {
-                fail("tensor " + quoted(tensor.name) + " is not supported for architecture 'llama'");
+                fail("tensor " + quoted(tensor.name) + " is not supported for architecture " +
+                     quoted(config_.architecture.name));
             }
         }
     }
@@ -235,12 +271,10 @@ class ConfigReader {
              {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"}) {
             if (name == whole) return true;
         }
+        const std::vector<LayerTensor> parts = layer_tensors(config_);
         for (size_t layer = 0; layer < config_.n_layers; ++layer) {
-            const std::string block = "blk." + std::to_string(layer) + ".";
-            if (name.compare(0, block.size(), block) != 0) continue;
-            for (const char* part : {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm",
-                                     "ffn_gate", "ffn_up", "ffn_down"}) {
-                if (name == block + part + ".weight") return true;
+            for (const LayerTensor& part : parts) {
+                if (name == layer_tensor_name(layer, part.name)) return true;
             }
         }
         return false;
@@ -252,6 +286,35 @@ class ConfigReader {
 };
 
 }  // namespace
+
+std::vector<LayerTensor> layer_tensors(const ModelConfig& c) {
+    const Architecture& a = c.architecture;
+    std::vector<LayerTensor> tensors;
+    const auto add = [&](bool there, const char* name, uint64_t cols, uint64_t rows = 0) {
+        if (there) tensors.push_back({name, cols, rows});
+    };
+    add(true, "attn_norm.weight", c.dim);
+    add(true, "attn_q.weight", c.dim, c.q_dim());
+    add(a.qkv_bias, "attn_q.bias", c.q_dim());
+    add(true, "attn_k.weight", c.dim, c.kv_dim());
+    add(a.qkv_bias, "attn_k.bias", c.kv_dim());
+    add(true, "attn_v.weight", c.dim, c.kv_dim());
+    add(a.qkv_bias, "attn_v.bias", c.kv_dim());
+    add(a.qk_norm == QkNorm::kPerHead, "attn_q_norm.weight", c.head_dim);
+    add(a.qk_norm == QkNorm::kPerHead, "attn_k_norm.weight", c.head_dim);
+    add(true, "attn_output.weight", c.q_dim(), c.dim);
+    add(a.post_norms, "post_attention_norm.weight", c.dim);
+    add(true, "ffn_norm.weight", c.dim);
+    add(true, "ffn_gate.weight", c.dim, c.ffn_dim);
+    add(true, "ffn_up.weight", c.dim, c.ffn_dim);
+    add(true, "ffn_down.weight", c.ffn_dim, c.dim);
+    add(a.post_norms, "post_ffw_norm.weight", c.dim);
+    return tensors;
+}
+
+std::string layer_tensor_name(size_t layer, const char* name) {
+    return "blk." + std::to_string(layer) + "." + name;
+}
 
 ModelConfig read_config(const GgufFile& file) {
     return ConfigReader(file).read();

@@ -4,13 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "runtime/model/architecture.h"
 #include "runtime/model/gguf.h"
 
 namespace weir {
 
 struct ModelConfig {
-    std::string architecture;  // "llama"
+    Architecture architecture;
     std::string name;          // general.name, may be empty
     size_t n_layers = 0;
     size_t dim = 0;            // embedding_length
@@ -26,8 +28,33 @@ struct ModelConfig {
     float rope_scale = 1.0f;   // linear scaling: positions are multiplied by this (1 / rope.scaling.factor)
     bool tied_head = false;    // no output.weight: the head is token_embd
 
+    float embedding_scale = 1.0f;
+    float attention_scale = 1.0f;     // of the scores, before their soft cap
+    float attention_soft_cap = 0;     // c: scores become c * tanh(score / c); 0: none
+    float logit_soft_cap = 0;         // the same of the logits
+    size_t window = 0;                // tokens that a layer with a window sees, the token itself among them
+    size_t window_period = 0;         // see Architecture; 0: no layer has a window
+    float window_rope_base = 0;       // see Architecture; 0: as the other layers
+
+    size_t q_dim() const { return n_heads * head_dim; }
     size_t kv_dim() const { return n_kv_heads * head_dim; }
+    bool has_window(size_t layer) const { return window_period != 0 && (layer + 1) % window_period != 0; }
+    // Frequencies of the rotary embedding that differ between layers: one set, or two.
+    size_t n_ropes() const { return window_period != 0 && window_rope_base != 0 ? 2 : 1; }
 };
+
+// A tensor that every layer has: its name behind "blk.N.", and its shape. A matrix has rows and belongs to the walk; a
+// vector has none.
+struct LayerTensor {
+    const char* name;
+    uint64_t cols = 0;
+    uint64_t rows = 0;
+    bool is_matrix() const { return rows != 0; }
+};
+
+// In execution order.
+std::vector<LayerTensor> layer_tensors(const ModelConfig& config);
+std::string layer_tensor_name(size_t layer, const char* name);
 
 // Throws Error for an architecture, a key or a shape that we do not honour, naming it.
 ModelConfig read_config(const GgufFile& file);

@@ -4,12 +4,13 @@ namespace weir {
 namespace {
 
 std::vector<std::string> walk_order(const ModelConfig& config) {
-    static constexpr const char* kLayer[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
-                                             "ffn_gate", "ffn_up", "ffn_down"};
+    const std::vector<LayerTensor> parts = layer_tensors(config);
     std::vector<std::string> names;
-    for (size_t layer = 0; layer < config.n_layers; ++layer)
-        for (const char* matrix : kLayer)
-            names.push_back("blk." + std::to_string(layer) + "." + matrix + ".weight");
+    for (size_t layer = 0; layer < config.n_layers; ++layer) {
+        for (const LayerTensor& part : parts) {
+            if (part.is_matrix()) names.push_back(layer_tensor_name(layer, part.name));
+        }
+    }
     names.push_back(config.tied_head ? "token_embd.weight" : "output.weight");
     return names;
 }

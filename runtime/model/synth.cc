@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "runtime/model/config.h"
 #include "runtime/model/gguf_writer.h"
 #include "runtime/model/printable.h"
 #include "runtime/model/synth_vocab.h"
@@ -71,6 +72,13 @@ const Entry& pick(const Entry (&entries)[n], const std::string& name, const char
     throw UsageError(std::string("unknown ") + what + " " + quoted(name) + "; there are: " + names(entries));
 }
 
+// Standard deviation of biases.
+constexpr double kBias = 0.5;
+
+// What Gemma's models have: windows and caps that the files say in numbers.
+constexpr uint32_t kGemma2Window = 4 << 10, kGemma3Window = 1 << 10;
+constexpr float kAttentionSoftCap = 50, kLogitSoftCap = 30;
+
 // A tensor and the standard deviation of its weights; 0 marks a norm, whose weights are 1.
 struct Part {
     size_t index;
@@ -101,26 +109,48 @@ Plan make_plan(const SynthOptions& options) {
                          std::to_string(kMaxSynthVocab) + " are possible");
     }
 
+    const Architecture* const architecture = find_architecture(options.architecture);
+    if (architecture == nullptr) {
+        throw UsageError("unknown architecture " + quoted(options.architecture) + "; there are: " + architecture_names());
+    }
+    ModelConfig config;
+    config.architecture = *architecture;
+    config.dim = shape.dim;
+    config.n_heads = shape.heads;
+    config.n_kv_heads = shape.kv_heads;
+    config.head_dim = shape.dim / shape.heads;
+    config.ffn_dim = shape.ffn;
+
     Plan plan;
     GgufWriter& w = plan.writer;
-    w.add("general.architecture", "llama");
+    w.add("general.architecture", architecture->name);
     w.add("general.name", std::string("synthetic ") + shape.name + " " + matrix.name + ", random weights");
     w.add("general.description", std::string("Random weights in the dimensions of ") + shape.like +
                                      ", seed " + std::to_string(options.seed) +
                                      ". Made for measurements; its text is noise.");
     w.add("general.file_type", matrix.file_type);
     w.add("general.quantization_version", uint32_t{2});
-    const uint32_t head_dim = shape.dim / shape.heads;
-    w.add("llama.block_count", static_cast<uint32_t>(n_layers));
-    w.add("llama.context_length", shape.context);
-    w.add("llama.embedding_length", shape.dim);
-    w.add("llama.feed_forward_length", shape.ffn);
-    w.add("llama.attention.head_count", shape.heads);
-    w.add("llama.attention.head_count_kv", shape.kv_heads);
-    w.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    w.add("llama.rope.dimension_count", head_dim);
-    w.add("llama.rope.freq_base", shape.rope_base);
-    w.add("llama.vocab_size", static_cast<uint32_t>(n_vocab));
+    const auto key = [&](const char* name, auto value) { w.add(std::string(architecture->name) + "." + name, value); };
+    const auto head_dim = static_cast<uint32_t>(config.head_dim);
+    key("block_count", static_cast<uint32_t>(n_layers));
+    key("context_length", shape.context);
+    key("embedding_length", shape.dim);
+    key("feed_forward_length", shape.ffn);
+    key("attention.head_count", shape.heads);
+    key("attention.head_count_kv", shape.kv_heads);
+    key("attention.key_length", head_dim);
+    key("attention.value_length", head_dim);
+    key("attention.layer_norm_rms_epsilon", 1e-5f);
+    key("rope.dimension_count", head_dim);
+    key("rope.freq_base", shape.rope_base);
+    key("vocab_size", static_cast<uint32_t>(n_vocab));
+    if (architecture->window_period != 0) {
+        key("attention.sliding_window", architecture->soft_caps ? kGemma2Window : kGemma3Window);
+    }
+    if (architecture->soft_caps) {
+        key("attn_logit_softcapping", kAttentionSoftCap);
+        key("final_logit_softcapping", kLogitSoftCap);
+    }
     const SynthVocab vocab = make_synth_vocab(n_vocab);
     w.add("tokenizer.ggml.model", "llama");
     w.add("tokenizer.ggml.pre", "default");
@@ -133,36 +163,36 @@ Plan make_plan(const SynthOptions& options) {
     w.add("tokenizer.ggml.add_bos_token", true);
     w.add("tokenizer.ggml.add_eos_token", false);
 
-    const auto norm = [&](const std::string& name) {
-        plan.parts.push_back({w.add_tensor(name, kernels::Type::kF32, {shape.dim}), kernels::Type::kF32, 0});
+    const auto vector = [&](const std::string& name, uint64_t length, double deviation) {
+        plan.parts.push_back({w.add_tensor(name, kernels::Type::kF32, {length}), kernels::Type::kF32, deviation});
     };
     const auto add = [&](const std::string& name, uint64_t cols, uint64_t rows, double deviation) {
         plan.parts.push_back({w.add_tensor(name, matrix.type, {cols, rows}), matrix.type, deviation});
     };
-    const uint64_t dim = shape.dim;
-    const uint64_t ffn = shape.ffn;
-    const uint64_t kv_dim = uint64_t{head_dim} * shape.kv_heads;
-    const double from_dim = 1 / std::sqrt(static_cast<double>(dim));
-    const double from_ffn = 1 / std::sqrt(static_cast<double>(ffn));
+    const auto from = [](uint64_t cols) { return 1 / std::sqrt(static_cast<double>(cols)); };
     const double residual = 1 / std::sqrt(2.0 * static_cast<double>(n_layers));
     constexpr double kLogits = 3;
+    const double scale = architecture->scaled_embedding ? from(shape.dim) : 1;
 
-    // The order in which converters write files, which is not the order of execution.
-    add("token_embd.weight", dim, n_vocab, options.tied ? kLogits * from_dim : 1.0);
+    // The order in which converters write files, by name, which is not the order of execution.
+    std::vector<LayerTensor> parts = layer_tensors(config);
+    std::sort(parts.begin(), parts.end(),
+              [](const LayerTensor& a, const LayerTensor& b) { return std::strcmp(a.name, b.name) < 0; });
+    add("token_embd.weight", shape.dim, n_vocab, options.tied ? kLogits * from(shape.dim) : scale);
     for (size_t layer = 0; layer < n_layers; ++layer) {
-        const std::string block = "blk." + std::to_string(layer) + ".";
-        add(block + "attn_k.weight", dim, kv_dim, from_dim);
-        norm(block + "attn_norm.weight");
-        add(block + "attn_output.weight", dim, dim, from_dim * residual);
-        add(block + "attn_q.weight", dim, dim, from_dim);
-        add(block + "attn_v.weight", dim, kv_dim, from_dim);
-        add(block + "ffn_down.weight", ffn, dim, from_ffn * residual);
-        add(block + "ffn_gate.weight", dim, ffn, from_dim);
-        norm(block + "ffn_norm.weight");
-        add(block + "ffn_up.weight", dim, ffn, from_dim);
+        for (const LayerTensor& part : parts) {
+            const std::string_view kind = part.name;
+            const std::string name = layer_tensor_name(layer, part.name);
+            const bool adds = kind == "attn_output.weight" || kind == "ffn_down.weight";
+            if (part.is_matrix()) {
+                add(name, part.cols, part.rows, from(part.cols) * (adds ? residual : 1));
+            } else {
+                vector(name, part.cols, kind.ends_with(".bias") ? kBias : 0);
+            }
+        }
     }
-    if (!options.tied) add("output.weight", dim, n_vocab, kLogits * from_dim);
-    norm("output_norm.weight");
+    if (!options.tied) add("output.weight", shape.dim, n_vocab, kLogits * from(shape.dim));
+    vector("output_norm.weight", shape.dim, 0);
     return plan;
 }
 

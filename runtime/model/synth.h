@@ -12,7 +12,8 @@ namespace weir {
 
 struct SynthOptions {
     std::string shape;    // one of synth_shapes()
-    std::string type;     // of all matrices, one of synth_types(); norms are F32
+    std::string type;     // of all matrices, one of synth_types(); norms and biases are F32
+    std::string architecture = "llama";  // whose tensors and keys the file has, see architecture.h
     size_t n_layers = 0;  // 0: as many as the shape has
     size_t n_vocab = 0;   // 0: as many as the shape has
     bool tied = false;    // no head of its own: the head is token_embd

@@ -52,6 +52,26 @@ std::byte* put(std::byte* out, T value) {
     return out + sizeof(T);
 }
 
+// Evenly distributed floats. For the few tensors that are never quantised.
+class F32Source final : public WeightSource {
+  public:
+    F32Source(double deviation, Random random) : random_(random), range_(deviation * std::sqrt(12.0)) {}
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        constexpr double kSteps = 1 << 24;
+        while (to != end) {
+            const double place = (static_cast<double>(random_.next() >> 40) + 0.5) / kSteps;
+            to = put(to, static_cast<float>(range_ * (place - 0.5)));
+        }
+    }
+
+  private:
+    Random random_;
+    const double range_;
+};
+
 // Halves from a table of evenly spaced values.
 class F16Source final : public WeightSource {
   public:
@@ -181,6 +201,8 @@ std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double devi
                                                  uint64_t stream) {
     const Random random(Random(Random(seed).next() + stream).next());
     switch (type) {
+        case kernels::Type::kF32:
+            return std::make_unique<F32Source>(deviation, random);
         case kernels::Type::kF16:
             return std::make_unique<F16Source>(deviation, random);
         case kernels::Type::kQ4_0:

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/quantize_weights.h"
+#include "runtime/model/config.h"
 #include "runtime/model/gguf_writer.h"
 
 namespace weir::test {
@@ -54,27 +55,38 @@ void add_vocabulary(GgufWriter& writer, size_t n_vocab) {
 }  // namespace
 
 void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape) {
-    const size_t head_dim = shape.head_dim != 0 ? shape.head_dim : shape.dim / shape.n_heads;
-    const size_t rope_dims = shape.rope_dims != 0 ? shape.rope_dims : head_dim;
+    ModelConfig config;
+    config.architecture = *find_architecture(shape.architecture);
+    config.dim = shape.dim;
+    config.n_heads = shape.n_heads;
+    config.n_kv_heads = shape.n_kv_heads;
+    config.head_dim = shape.head_dim != 0 ? shape.head_dim : shape.dim / shape.n_heads;
+    config.ffn_dim = shape.ffn_dim;
+    const size_t rope_dims = shape.rope_dims != 0 ? shape.rope_dims : config.head_dim;
     GgufWriter writer;
-    writer.add("general.architecture", "llama");
+    const auto key = [&](const char* name, auto value) { writer.add(shape.architecture + "." + name, value); };
+    const auto number = [&](const char* name, size_t value) { key(name, static_cast<uint32_t>(value)); };
+    writer.add("general.architecture", shape.architecture);
     writer.add("general.name", "tiny");
-    writer.add("llama.block_count", static_cast<uint32_t>(shape.n_layers));
-    writer.add("llama.embedding_length", static_cast<uint32_t>(shape.dim));
-    writer.add("llama.attention.head_count", static_cast<uint32_t>(shape.n_heads));
-    writer.add("llama.attention.head_count_kv", static_cast<uint32_t>(shape.n_kv_heads));
-    writer.add("llama.feed_forward_length", static_cast<uint32_t>(shape.ffn_dim));
-    writer.add("llama.context_length", static_cast<uint32_t>(shape.n_ctx));
-    writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    writer.add("llama.rope.dimension_count", static_cast<uint32_t>(rope_dims));
+    number("block_count", shape.n_layers);
+    number("embedding_length", shape.dim);
+    number("attention.head_count", shape.n_heads);
+    number("attention.head_count_kv", shape.n_kv_heads);
+    number("feed_forward_length", shape.ffn_dim);
+    number("context_length", shape.n_ctx);
+    key("attention.layer_norm_rms_epsilon", 1e-5f);
+    number("rope.dimension_count", rope_dims);
     if (shape.head_dim != 0) {
-        writer.add("llama.attention.key_length", static_cast<uint32_t>(head_dim));
-        writer.add("llama.attention.value_length", static_cast<uint32_t>(head_dim));
+        number("attention.key_length", config.head_dim);
+        number("attention.value_length", config.head_dim);
     }
     if (shape.rope_linear_factor != 1.0f) {
-        writer.add("llama.rope.scaling.type", "linear");
-        writer.add("llama.rope.scaling.factor", shape.rope_linear_factor);
+        key("rope.scaling.type", "linear");
+        key("rope.scaling.factor", shape.rope_linear_factor);
     }
+    if (shape.window != 0) number("attention.sliding_window", shape.window);
+    if (shape.attention_soft_cap != 0) key("attn_logit_softcapping", shape.attention_soft_cap);
+    if (shape.logit_soft_cap != 0) key("final_logit_softcapping", shape.logit_soft_cap);
     add_vocabulary(writer, shape.n_vocab);
     if (!shape.chat_template.empty()) writer.add("tokenizer.chat_template", shape.chat_template);
 
@@ -92,22 +104,30 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
         const std::vector<uint64_t> dims = rows == 0 ? std::vector<uint64_t>{cols} : std::vector<uint64_t>{cols, rows};
         plans.push_back({writer.add_tensor(name, type, dims), type, cols, rows == 0 ? 1 : rows, mean, deviation, nan});
     };
-    const size_t q_dim = shape.n_heads * head_dim, kv_dim = shape.n_kv_heads * head_dim;
     const auto spread = [](size_t inputs) { return 1.0f / std::sqrt(static_cast<float>(inputs)); };
+    // Queries and keys twice as wide, so that attention has something to choose.
+    const auto plan_part = [&](size_t layer, const LayerTensor& part) {
+        const std::string kind = part.name;
+        const std::string name = layer_tensor_name(layer, part.name);
+        if (!part.is_matrix()) {
+            const bool bias = kind.ends_with(".bias");
+            plan(name, Type::kF32, part.cols, 0, bias ? 0 : 1, bias ? 0.5f : 0.1f);
+            return;
+        }
+        const float wider = kind == "attn_q.weight" || kind == "attn_k.weight" ? 2 : 1;
+        const bool nan = kind == "ffn_up.weight" && static_cast<int>(layer) == shape.nan_layer;
+        plan(name, kind == "ffn_down.weight" ? shape.down : shape.body, part.cols, part.rows, 0, wider * spread(part.cols), nan);
+    };
     plan("token_embd.weight", shape.embedding, shape.dim, shape.n_vocab, 0, 1);
     if (shape.rope_factors) plan("rope_freqs.weight", Type::kF32, rope_dims / 2, 0, 2, 0.3f);
+    const std::vector<LayerTensor> parts = layer_tensors(config);
     for (size_t layer = 0; layer < shape.n_layers; ++layer) {
-        const std::string prefix = "blk." + std::to_string(layer) + ".";
-        plan(prefix + "ffn_down.weight", shape.down, shape.ffn_dim, shape.dim, 0, spread(shape.ffn_dim));
-        plan(prefix + "attn_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
-        plan(prefix + "attn_q.weight", shape.body, shape.dim, q_dim, 0, 2 * spread(shape.dim));
-        plan(prefix + "attn_k.weight", shape.body, shape.dim, kv_dim, 0, 2 * spread(shape.dim));
-        plan(prefix + "attn_v.weight", shape.body, shape.dim, kv_dim, 0, spread(shape.dim));
-        plan(prefix + "attn_output.weight", shape.body, q_dim, shape.dim, 0, spread(q_dim));
-        plan(prefix + "ffn_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
-        plan(prefix + "ffn_gate.weight", shape.body, shape.dim, shape.ffn_dim, 0, spread(shape.dim));
-        plan(prefix + "ffn_up.weight", shape.body, shape.dim, shape.ffn_dim, 0, spread(shape.dim),
-             static_cast<int>(layer) == shape.nan_layer);
+        const auto down = [](const LayerTensor& part) { return std::string(part.name) == "ffn_down.weight"; };
+        for (const bool first : {true, false}) {
+            for (const LayerTensor& part : parts) {
+                if (down(part) == first) plan_part(layer, part);
+            }
+        }
     }
     plan("output_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
     if (!shape.tied) plan("output.weight", shape.head, shape.dim, shape.n_vocab, 0, 2 * spread(shape.dim));

@@ -1,4 +1,5 @@
-// Small random llama models, written as GGUF files: every shape that the engine must honour, in milliseconds.
+// Small random models of every architecture, written as GGUF files: every shape that the engine must honour, in
+// milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 namespace weir::test {
 
 struct TinyShape {
+    std::string architecture = "llama";
     size_t n_layers = 2;
     size_t dim = 64;
     size_t n_heads = 4;
@@ -26,6 +28,9 @@ struct TinyShape {
     bool tied = false;
     bool rope_factors = false;
     float rope_linear_factor = 1.0f;
+    size_t window = 0;                // for architectures whose layers have one
+    float attention_soft_cap = 0;
+    float logit_soft_cap = 0;
     int nan_layer = -1;   // one weight of this layer's ffn_up is NaN (body F32)
     std::string chat_template;
     uint32_t seed = 1;

@@ -42,7 +42,7 @@ std::string refusal_with(const std::string& key, T value) {
 
 TEST(Config, Dimensions) {
     const ModelConfig config = config_of({});
-    EXPECT_EQ(config.architecture, "llama");
+    EXPECT_STREQ(config.architecture.name, "llama");
     EXPECT_EQ(config.name, "small");
     EXPECT_EQ(config.n_layers, 2u);
     EXPECT_EQ(config.dim, 8u);
@@ -197,6 +197,88 @@ TEST(Config, WhatIsNotHonouredIsRefused) {
         SmallModel model;
         model.also = [&](GgufWriter& w) { w.add_tensor(name, kernels::Type::kF32, {8}); };
         EXPECT_THAT(refusal(model), HasSubstr("tensor '" + std::string(name) + "' is not supported"));
+    }
+}
+
+TEST(Config, GemmasKeysAndNormsMustBeThere) {
+    SmallModel model;
+    model.architecture = "gemma2";
+    EXPECT_THAT(refusal(model), HasSubstr("'gemma2.attn_logit_softcapping' is missing"));
+    model.also = [](GgufWriter& w) {
+        w.add("gemma2.attn_logit_softcapping", 50.0f);
+        w.add("gemma2.final_logit_softcapping", 30.0f);
+    };
+    EXPECT_THAT(refusal(model), HasSubstr("'gemma2.attention.sliding_window' is missing"));
+    model.also = [](GgufWriter& w) {
+        w.add("gemma2.attn_logit_softcapping", 50.0f);
+        w.add("gemma2.final_logit_softcapping", 30.0f);
+        w.add("gemma2.attention.sliding_window", uint32_t{4});
+    };
+    EXPECT_EQ(refusal(model), "");
+    model.without = {"blk.0.post_attention_norm.weight"};
+    EXPECT_THAT(refusal(model), HasSubstr("tensor 'blk.0.post_attention_norm.weight' is missing"));
+}
+
+SmallModel small_gemma(const char* architecture) {
+    SmallModel model;
+    model.architecture = architecture;
+    model.also = [architecture](GgufWriter& w) {
+        const std::string prefix = std::string(architecture) + ".";
+        w.add(prefix + "attn_logit_softcapping", 50.0f);
+        w.add(prefix + "final_logit_softcapping", 30.0f);
+        w.add(prefix + "attention.sliding_window", uint32_t{4});
+    };
+    return model;
+}
+
+TEST(Config, GemmasWindowsScalesAndCaps) {
+    SmallModel model = small_gemma("gemma2");
+    model.layers = 46;
+    ModelConfig config = config_of(model);
+    EXPECT_EQ(config.attention_soft_cap, 50.0f);
+    EXPECT_EQ(config.logit_soft_cap, 30.0f);
+    EXPECT_EQ(config.embedding_scale, std::sqrt(8.0f));
+    EXPECT_EQ(config.n_ctx_train, 16u);
+    EXPECT_EQ(config.n_ropes(), 1u);
+    EXPECT_TRUE(config.has_window(0));
+    EXPECT_FALSE(config.has_window(1));
+    EXPECT_EQ(config.attention_scale, 0.5f);
+    model.head_dim = 6;
+    EXPECT_EQ(config_of(model).attention_scale, 0.5f);  // 27B: dim / n_heads counts
+    model.layers = 2;
+    EXPECT_FLOAT_EQ(config_of(model).attention_scale, 1 / std::sqrt(6.0f));
+
+    model = small_gemma("gemma3");
+    model.layers = 12;
+    config = config_of(model);
+    EXPECT_EQ(config.n_ropes(), 2u);
+    EXPECT_EQ(config.window_rope_base, 10000.0f);
+    for (size_t layer = 0; layer < 12; ++layer) EXPECT_EQ(config.has_window(layer), layer != 5 && layer != 11);
+    const auto also = model.also;
+    model.also = [&](GgufWriter& w) {
+        also(w);
+        w.add("gemma3.attention.sliding_window_pattern", uint32_t{3});
+        w.add("gemma3.rope.freq_base_swa", 20000.0f);
+    };
+    config = config_of(model);
+    EXPECT_FALSE(config.has_window(2));
+    EXPECT_EQ(config.window_rope_base, 20000.0f);
+    model.also = [&](GgufWriter& w) {
+        also(w);
+        w.add("gemma3.rope.freq_base_swa", 0.0f);
+    };
+    EXPECT_THAT(refusal(model), HasSubstr("'gemma3.rope.freq_base_swa' is 0"));
+}
+
+TEST(Config, BiasesAndHeadNormsOfTheQwens) {
+    for (const auto& [architecture, tensor] : {std::pair{"qwen2", "blk.1.attn_k.bias"}, {"qwen3", "blk.1.attn_k_norm.weight"}}) {
+        SmallModel model;
+        model.architecture = architecture;
+        EXPECT_STREQ(config_of(model).architecture.name, architecture);
+        model.without = {tensor};
+        EXPECT_THAT(refusal(model), HasSubstr("tensor '" + std::string(tensor) + "' is missing"));
+        model.also = [tensor](GgufWriter& w) { w.add_tensor(tensor, kernels::Type::kF32, {5}); };
+        EXPECT_THAT(refusal(model), HasSubstr("has shape 5; 4 is needed"));
     }
 }
 

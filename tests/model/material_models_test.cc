@@ -21,7 +21,7 @@ TEST(MaterialModels, Stories260K) {
     EXPECT_EQ(file.tensors().size(), 48u);
     EXPECT_EQ(file.metadata().size(), 24u);
     const ModelConfig config = read_config(file);
-    EXPECT_EQ(config.architecture, "llama");
+    EXPECT_STREQ(config.architecture.name, "llama");
     EXPECT_EQ(config.dim, 64u);
     EXPECT_EQ(config.n_layers, 5u);
     EXPECT_EQ(config.n_heads, 8u);

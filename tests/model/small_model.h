@@ -1,6 +1,7 @@
-// A llama model of a few kilobytes, whole and valid, with any of its keys and tensors left out or changed.
+// A model of a few kilobytes, whole and valid, with any of its keys and tensors left out or changed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,11 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/model/config.h"
 #include "runtime/model/gguf_writer.h"
 
 namespace weir::test {
 
 struct SmallModel {
+    std::string architecture = "llama";
+    uint32_t head_dim = 0;  // 0: dim / heads
     uint32_t layers = 2, dim = 8, heads = 2, kv_heads = 1, ffn = 12, vocab = 6, context = 16;
     bool tied = false;
     std::vector<std::string> without;  // keys and tensors to leave out
@@ -31,31 +35,38 @@ struct SmallModel {
         const auto number = [&](const char* key, auto value) {
             if (has(key)) w.add(key, value);
         };
-        number("general.architecture", "llama");
+        number("general.architecture", architecture);
         number("general.name", "small");
-        number("llama.block_count", layers);
-        number("llama.embedding_length", dim);
-        number("llama.attention.head_count", heads);
-        number("llama.attention.head_count_kv", kv_heads);
-        number("llama.feed_forward_length", ffn);
-        number("llama.context_length", context);
-        number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+        const auto own = [&](const char* name, auto value) { number((architecture + "." + name).c_str(), value); };
+        own("block_count", layers);
+        own("embedding_length", dim);
+        own("attention.head_count", heads);
+        own("attention.head_count_kv", kv_heads);
+        own("feed_forward_length", ffn);
+        own("context_length", context);
+        own("attention.layer_norm_rms_epsilon", 1e-5f);
+        if (head_dim != 0) {
+            own("attention.key_length", head_dim);
+            own("attention.value_length", head_dim);
+        }
+        ModelConfig config;
+        config.architecture = *find_architecture(architecture);
+        config.dim = dim;
+        config.n_heads = heads;
+        config.n_kv_heads = kv_heads;
+        config.head_dim = head_dim != 0 ? head_dim : dim / (heads == 0 ? 1 : heads);
+        config.ffn_dim = ffn;
+        std::vector<LayerTensor> parts = layer_tensors(config);
+        std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return std::string(a.name) < b.name; });
         const auto tensor = [&](const std::string& name, std::vector<uint64_t> dims) {
             if (has(name)) w.add_tensor(name, kernels::Type::kF32, dims);
         };
-        const uint64_t kv = uint64_t{dim} / (heads == 0 ? 1 : heads) * kv_heads;
         tensor("token_embd.weight", {dim, vocab});
         for (uint32_t layer = 0; layer < layers; ++layer) {
-            const std::string block = "blk." + std::to_string(layer) + ".";
-            tensor(block + "attn_k.weight", {dim, kv});
-            tensor(block + "attn_norm.weight", {dim});
-            tensor(block + "attn_output.weight", {dim, dim});
-            tensor(block + "attn_q.weight", {dim, dim});
-            tensor(block + "attn_v.weight", {dim, kv});
-            tensor(block + "ffn_down.weight", {ffn, dim});
-            tensor(block + "ffn_gate.weight", {dim, ffn});
-            tensor(block + "ffn_norm.weight", {dim});
-            tensor(block + "ffn_up.weight", {dim, ffn});
+            for (const LayerTensor& part : parts) {
+                const std::string name = layer_tensor_name(layer, part.name);
+                tensor(name, part.is_matrix() ? std::vector{part.cols, part.rows} : std::vector{part.cols});
+            }
         }
         if (!tied) tensor("output.weight", {dim, vocab});
         tensor("output_norm.weight", {dim});

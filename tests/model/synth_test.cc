@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 TEST(SynthWeights, MeanAndDeviation) {
     for (const kernels::Type type :
-         {kernels::Type::kF16, kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K}) {
+         {kernels::Type::kF32, kernels::Type::kF16, kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K}) {
         for (const double deviation : {1.0, 0.0221, 0.001}) {
             SCOPED_TRACE(std::string(kernels::traits(type).name) + " " + std::to_string(deviation));
             const size_t n = size_t{256} * 4096;
@@ -177,6 +177,17 @@ TEST_F(SynthFile, IsAModel) {
         }
     }
     EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(SynthFile, EveryArchitectureIsAModel) {
+    for (const char* architecture : {"llama", "qwen2", "qwen3", "gemma2", "gemma3"}) {
+        options_.architecture = architecture;
+        const ModelConfig config = read_config(GgufFile::open(write("model.gguf")));
+        EXPECT_STREQ(config.architecture.name, architecture);
+        EXPECT_EQ(config.head_dim, 64u);
+    }
+    options_.architecture = "gpt2";
+    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown architecture 'gpt2'; there are: llama, qwen2"));
 }
 
 TEST_F(SynthFile, NormsAreOnes) {
