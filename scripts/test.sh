@@ -7,7 +7,7 @@
 #
 # In the environment: WERROR=1 makes warnings errors. UFFD_TESTS=required fails where userfaultfd cannot be had (auto
 # skips, disabled leaves out). WEIR_REQUIRE_MATERIAL=1 fails where models and vocabularies are not here (they are looked
-# for in ../shared, or WEIR_SHARED); WEIR_MODEL=FILE is the SmolLM2 file, fetched otherwise.
+# for in ../shared, or WEIR_SHARED); WEIR_MODEL=FILE is the SmolLM2 file, fetched otherwise. Gemma 3 is fetched too.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -78,6 +78,10 @@ elif [[ ${WEIR_REQUIRE_MATERIAL-} == 1 ]]; then
 else
     unset WEIR_MODEL
     say "tests that read the model will be skipped"
+fi
+if ! "$weir_root/scripts/fetch_model.sh" --gemma3 >/dev/null; then
+    if [[ ${WEIR_REQUIRE_MATERIAL-} == 1 ]]; then die "Gemma 3 is required (WEIR_REQUIRE_MATERIAL=1)"; fi
+    say "tests that read Gemma 3 will be skipped"
 fi
 
 phase "all tests" build-test -Dbuildtype=release --

@@ -16,7 +16,7 @@ void check_prompts(const std::filesystem::path& gguf, const json& cases) {
         const auto prompt = expected.at("prompt").get<std::string>();
         const auto ids = expected.at("prompt_ids").get<std::vector<TokenId>>();
         EXPECT_EQ(tokenizer.encode(prompt, true, true), ids) << prompt;
-        EXPECT_EQ(tokenizer.decode(ids, true), (tokenizer.adds_bos() ? "<s>" : "") + prompt);
+        EXPECT_EQ(tokenizer.decode(ids, true), (tokenizer.adds_bos() ? tokenizer.piece(*tokenizer.bos(), true) : "") + prompt);
     }
 }
 
@@ -24,6 +24,13 @@ TEST(PromptIds, Smollm2) {
     const auto expected = test::shared_file("models/expected/smollm2-q4_1.json");
     if (!test::require_material(expected) || !test::require_material(test::smollm2_file())) return;
     check_prompts(test::smollm2_file(), json::parse(test::read_file(expected)).at("cases"));
+}
+
+TEST(PromptIds, Gemma3) {
+    const auto expected = test::shared_file("models/expected/gemma3-270m-q4_k_m.json");
+    const auto gguf = test::cached_file("gemma-3-270m.Q4_K_M.gguf");
+    if (!test::require_material(expected) || !test::require_material(gguf)) return;
+    check_prompts(gguf, json::parse(test::read_file(expected)).at("cases"));
 }
 
 TEST(PromptIds, WeirDemo8m) {

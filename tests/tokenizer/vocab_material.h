@@ -19,14 +19,15 @@
 
 namespace weir::test {
 
-// SmolLM2's file, as scripts/fetch_model.sh leaves it.
-inline std::filesystem::path smollm2_file() {
+// Files that scripts/fetch_model.sh leaves in the cache folder.
+inline std::filesystem::path cached_file(const char* name) {
     const char* cache = std::getenv("WEIR_CACHE");
     const char* home = std::getenv("HOME");
     const std::filesystem::path folder =
         cache && *cache ? std::filesystem::path(cache) : std::filesystem::path(home ? home : ".") / ".cache/weir";
-    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf";
+    return folder / name;
 }
+inline std::filesystem::path smollm2_file() { return cached_file("SmolLM2-135M-Instruct.Q4_1.gguf"); }
 
 // The tokenizer of a file that is there.
 inline const Tokenizer& load_tokenizer(const std::filesystem::path& path) {

@@ -11,7 +11,7 @@ constexpr size_t kTexts = 46;
 
 struct Suite {
     const char* name;
-    const char* gguf;  // in shared/vocabs; nullptr: SmolLM2's own file
+    const char* gguf;  // in the shared folder; without one, a model's own file in the cache folder
     const char* stem;  // of .inp and .out in shared/vocabs
 };
 
@@ -21,11 +21,13 @@ constexpr Suite kSuites[] = {
     {"llama_bpe", "vocabs/ggml-vocab-llama-bpe.gguf", "vocabs/ggml-vocab-llama-bpe.gguf"},
     {"gpt_2", "vocabs/ggml-vocab-gpt-2.gguf", "vocabs/ggml-vocab-gpt-2.gguf"},
     {"qwen2", "vocabs/ggml-vocab-qwen2.gguf", "vocabs/ggml-vocab-qwen2.gguf"},
-    {"smollm2", nullptr, "vocabs/smollm2"},
+    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "vocabs/smollm2"},
+    {"gemma3", "gemma-3-270m.Q4_K_M.gguf", "vocabs/gemma3"},
 };
 
 std::filesystem::path gguf_of(const Suite& suite) {
-    return suite.gguf ? test::shared_file(suite.gguf) : test::smollm2_file();
+    const std::string name = suite.gguf;
+    return name.find('/') != name.npos ? test::shared_file(name) : test::cached_file(suite.gguf);
 }
 
 std::vector<test::VocabCase> cases_of(const Suite& suite) {
