@@ -277,7 +277,7 @@ TEST(Config, BiasesAndHeadNormsOfTheQwens) {
         EXPECT_STREQ(config_of(model).architecture.name, architecture);
         model.without = {tensor};
         EXPECT_THAT(refusal(model), HasSubstr("tensor '" + std::string(tensor) + "' is missing"));
-        model.also = [tensor](GgufWriter& w) { w.add_tensor(tensor, kernels::Type::kF32, {5}); };
+        model.also = [name = tensor](GgufWriter& w) { w.add_tensor(name, kernels::Type::kF32, {5}); };
         EXPECT_THAT(refusal(model), HasSubstr("has shape 5; 4 is needed"));
     }
 }
