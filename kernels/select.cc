@@ -12,10 +12,17 @@
 #include "kernels/avx2.h"
 #endif
 
+#ifdef WEIR_KERNELS_NEON
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+#include "kernels/neon.h"
+#endif
+
 namespace weir::kernels {
 namespace {
 
-enum CpuFlags : uint32_t { kNone = 0, kAvx2 = 1, kFma = 2, kF16c = 4 };
+enum CpuFlags : uint32_t { kNone = 0, kAvx2 = 1, kFma = 2, kF16c = 4, kDotprod = 8, kI8mm = 16 };
 
 struct Row {
     const KernelSet* kernels;
@@ -28,6 +35,11 @@ const Row kRows[] = {
 #ifdef WEIR_KERNELS_AVX2
     {&avx2::kKernels, "avx2", kAvx2 | kFma | kF16c},
 #endif
+#ifdef WEIR_KERNELS_NEON
+    {&neon::kI8mmKernels, "neon_i8mm", kDotprod | kI8mm},
+    {&neon::kDotprodKernels, "neon_dotprod", kDotprod},
+    {&neon::kKernels, "neon", kNone},
+#endif
     {&scalar::kKernels, "scalar", kNone},
 };
 
@@ -35,13 +47,18 @@ const char* const kNames[] = {
 #ifdef WEIR_KERNELS_AVX2
     "avx2",
 #endif
+#ifdef WEIR_KERNELS_NEON
+    "neon_i8mm",
+    "neon_dotprod",
+    "neon",
+#endif
     "scalar",
     nullptr,
 };
 static_assert(std::size(kNames) == std::size(kRows) + 1);
 
 // AVX2 and FMA as the compiler's runtime sees them, which includes that the operating system saves the wide
-// registers; F16C lies in the same registers.
+// registers; F16C lies in the same registers. On ARM what the kernel says.
 uint32_t cpu_flags() {
     uint32_t flags = kNone;
 #ifdef WEIR_KERNELS_AVX2
@@ -49,6 +66,10 @@ uint32_t cpu_flags() {
     if (__builtin_cpu_supports("fma")) flags |= kFma;
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0) flags |= kF16c;
+#endif
+#ifdef WEIR_KERNELS_NEON
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) flags |= kDotprod;
+    if ((getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0) flags |= kI8mm;
 #endif
     return flags;
 }
