@@ -29,6 +29,7 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_doctor,
     weir::add_inspect,
     weir::add_bench,
+    weir::add_perplexity,
     weir::add_synth,
 };
 

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 
@@ -15,16 +14,13 @@
 #include "pager/uffd.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
+#include "runtime/cli/loaded_model.h"
 #include "runtime/cli/plan_report.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/whole_number.h"
-#include "runtime/engine/activation_buffers.h"
-#include "runtime/engine/kv_cache.h"
 #include "runtime/engine/paging_shape.h"
 #include "runtime/error.h"
-#include "runtime/model/gguf.h"
-#include "runtime/model/tokenizer.h"
 
 namespace weir {
 namespace {
@@ -49,15 +45,6 @@ struct Options {
     double device_gbps = 0;
     std::optional<Tiers> tiers;
     bool json = false;
-};
-
-// A line on the terminal that is written over until it is wiped.
-class Progress {
-  public:
-    ~Progress() { show(""); }
-    void show(const char* text) {
-        if (stderr_is_terminal()) std::fprintf(stderr, "\r\x1b[K%s", text);
-    }
 };
 
 Tiers parse_tiers(const std::string& text) {
@@ -192,14 +179,12 @@ TiersOutcome try_tiers(const Tiers& tiers, PlanInput input, uint64_t kv_bytes_pe
 
 int plan(const Options& options) {
     const RunOptions& o = options.run;
-    const char* const forced = std::getenv("WEIR_KERNELS");
-    const kernels::KernelSet* const kernels = kernels::select_kernels(forced);
-    if (kernels == nullptr) throw UsageError(std::string("WEIR_KERNELS=") + forced + ": unknown, or not for this CPU");
+    const kernels::KernelSet& kernels = chosen_kernels();
 
     // As a run begins, so that as much is resident when the budget is divided.
-    const GgufFile file = GgufFile::open(o.model);
-    const ModelConfig config = read_config(file);
-    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file, "");
+    const ModelFile opened(o.model, "");
+    const GgufFile& file = opened.file;
+    const ModelConfig& config = opened.config;
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
     const size_t context = choose_context(o, config);
     const pager::File weights = [&] {
@@ -224,7 +209,7 @@ int plan(const Options& options) {
     in.copies = copies_pages(&report.note);
     (void)make_plan(in);  // a budget that does not do is told before anything is measured
 
-    Progress progress;
+    ProgressLine progress;
     const uint64_t allowed = in.budget.limits.sensible() / 4;
     progress.show("reading the model file for a second");
     try {
@@ -235,11 +220,11 @@ int plan(const Options& options) {
     in.device_bytes_per_s = report.device_bytes_per_s;
 
     progress.show("computing for a second");
-    report.parts = compute_parts(map, o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product());
+    report.parts = compute_parts(map, chosen_activations(o));
     std::vector<Alternative> alternatives = finer_to_coarser(report.parts);
     // A token of a small model walks no more than its weights, of which the caches may hold a part in a run as well.
     const uint64_t memory = probe_memory(std::min<uint64_t>(allowed, map.weights_bytes));
-    const double meetings_s = measure_kernels(*kernels, threads, config.n_layers, memory, &report.parts, &alternatives);
+    const double meetings_s = measure_kernels(kernels, threads, config.n_layers, memory, &report.parts, &alternatives);
     in.compute_s = seconds_of(report.parts) + meetings_s;
     report.compute_bytes_per_s = static_cast<double>(bytes_of(report.parts)) / seconds_of(report.parts);
 
@@ -263,7 +248,7 @@ int plan(const Options& options) {
     report.threads = threads;
     report.context = context;
     report.batch = o.batch;
-    report.kernels = std::string(kernels->name) + ", measured with " + std::to_string(threads) + " threads";
+    report.kernels = std::string(kernels.name) + ", measured with " + std::to_string(threads) + " threads";
     progress.show("");
     write_stdout(options.json ? plan_json(report) : plan_text(report));
     return 0;

@@ -4,36 +4,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <random>
 
-#include "pager/system.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/loaded_model.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
-#include "runtime/engine/activation_buffers.h"
-#include "runtime/engine/budget.h"
-#include "runtime/engine/forward.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/engine/generate.h"
-#include "runtime/engine/kv_cache.h"
 #include "runtime/engine/pressure.h"
-#include "runtime/engine/team.h"
 #include "runtime/error.h"
 #include "runtime/model/chat.h"
-#include "runtime/model/config.h"
-#include "runtime/model/gguf.h"
-#include "runtime/model/model_map.h"
-#include "runtime/model/tokenizer.h"
 
 namespace weir {
 namespace {
@@ -55,20 +41,6 @@ void install_stop_signals() {
     for (const int s : {SIGINT, SIGTERM}) ::sigaction(s, &action, nullptr);
 }
 
-std::string read_prompt(const RunOptions& o) {
-    if (o.prompt) return *o.prompt;
-    std::string text;
-    if (o.prompt_file == "-") {
-        text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    } else {
-        std::ifstream file(o.prompt_file, std::ios::binary);
-        if (!file) throw Error(o.prompt_file + ": cannot read the prompt: " + std::strerror(errno));
-        text.assign(std::istreambuf_iterator<char>(file), {});
-        if (file.bad()) throw Error(o.prompt_file + ": cannot read the prompt");
-    }
-    return text;
-}
-
 std::string wrap_prompt(const GgufFile& file, const RunOptions& o, const std::string& prompt) {
     const std::string* const jinja = file.get_string("tokenizer.chat_template");
     if (jinja == nullptr) throw Error(file.path() + ": --chat: the file has no chat template; give the prompt as it is, without --chat");
@@ -82,14 +54,6 @@ void warn_of_context(const RunOptions& o, const ModelConfig& config) {
     if (o.context <= config.n_ctx_train || o.quiet) return;
     std::fprintf(stderr, "weir: warning: %s was trained on %zu tokens of context and -c asks for %zu: expect nonsense beyond\n",
                  o.model.c_str(), config.n_ctx_train, o.context);
-}
-
-Budget choose_budget(const RunOptions& o, PagingMode mode, const GgufFile& file, const ModelConfig& config, size_t threads,
-                     size_t kv_bytes, size_t activation_bytes) {
-    const ModelMap map = build_model_map(file, config, pager::page_size());
-    if (mode == PagingMode::kMmap && (o.ram || o.weights_ram))
-        std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
-    return divide_memory(budget_input(o, mode, map, config, threads, kv_bytes, activation_bytes));
 }
 
 // Follows memory pressure and the script, if any; nullptr where the mode has no budget to follow with.
@@ -114,15 +78,13 @@ int run(const RunOptions& o) {
     const auto start = Clock::now();
     check_run_options(o);
     install_stop_signals();
-    const kernels::KernelSet* const kernels = kernels::select_kernels(std::getenv("WEIR_KERNELS"));
-    if (kernels == nullptr)
-        throw UsageError(std::string("WEIR_KERNELS=") + std::getenv("WEIR_KERNELS") + ": unknown, or not for this CPU; known: " + known_kernel_sets());
-
-    const GgufFile file = GgufFile::open(o.model);
-    const ModelConfig config = read_config(file);
-    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file, o.pre_tokenizer);
-    const std::string text = read_prompt(o);
-    const std::vector<TokenId> prompt = tokenizer->encode(o.chat ? wrap_prompt(file, o, text) : text, true, true);
+    const kernels::KernelSet& kernels = chosen_kernels();
+    const ModelFile opened(o.model, o.pre_tokenizer);
+    const GgufFile& file = opened.file;
+    const ModelConfig& config = opened.config;
+    const Tokenizer& tokenizer = *opened.tokenizer;
+    const std::string text = o.prompt ? *o.prompt : read_text(o.prompt_file, "the prompt");
+    const std::vector<TokenId> prompt = tokenizer.encode(o.chat ? wrap_prompt(file, o, text) : text, true, true);
 
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
     const size_t context = choose_context(o, config);
@@ -131,35 +93,25 @@ int run(const RunOptions& o) {
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " + std::to_string(context) +
                     "; give a larger one (-c) or a shorter prompt");
     const size_t batch = std::clamp<size_t>(prompt.size(), 1, o.batch);
-    const BufferShape shape = {batch, 1, context, threads};
-    StoreOptions store_options = o.store;
-    const std::string fallback = fall_back(&store_options);
-    if (!fallback.empty())
-        std::fprintf(stderr, "weir: warning: %s; going on with --paging advised: same text, softer budget\n", fallback.c_str());
-    const Budget budget = choose_budget(o, store_options.mode, file, config, threads, KvCache::bytes(config, o.kv_type, context),
-                                        ActivationBuffers::bytes(config, shape));
-    store_options.frame_bytes = budget.frames;
-    store_options.workers = threads;
-    store_options.progress = ::isatty(STDERR_FILENO) != 0 && !o.quiet;
-    const std::unique_ptr<WeightStore> store = WeightStore::open(file, config, store_options);
-    const Model model = bind_model(file, config, *store);
-    KvCache cache(config, o.kv_type, context);
-    Team team(threads);  // after the store: workers are gone before the Region is
-    const ActivationForms forms = o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product();
-    Forward forward(model, *store, cache, team, *kernels, forms, batch);
+    std::string fallback;
+    const StoreOptions store_options = chosen_paging(o, &fallback);
+    ModelShare share = {&opened, {batch, 1, context, threads}};
+    const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
+    LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
+    WeightStore& store = *loaded.store;
 
     RunReport report;
     report.options = &o;
     report.config = &config;
     report.budget = budget;
-    report.kernels = kernels->name;
+    report.kernels = kernels.name;
     report.threads = threads;
     report.context = context;
     report.fallback = fallback;
     report.seed = o.seed ? *o.seed : std::random_device{}();
     report.load_s = std::chrono::duration<double>(Clock::now() - start).count();
-    report.store = store->stats();
-    const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, store.get());
+    report.store = store.stats();
+    const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, &store);
     report.pressure = o.pressure && monitor != nullptr;
     if (report.pressure) report.pressure_source = monitor->source().describe();
     if (!o.quiet) print_configuration(report);
@@ -176,7 +128,7 @@ int run(const RunOptions& o) {
     GenerateHooks hooks;
     hooks.stop = &stop_wanted;
     hooks.on_token = [&](TokenId id) {
-        const std::string piece = tokenizer->piece(id);
+        const std::string piece = tokenizer.piece(id);
         answer += piece;
         if (!o.json) output_ok = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && std::fflush(stdout) == 0;
         return output_ok;
@@ -189,8 +141,8 @@ int run(const RunOptions& o) {
         if (done == total && progress_shown) std::fprintf(stderr, "\r%*s\r", 50, "");
         progress_shown = true;
     };
-    report.result = generate(forward, cache, *store, *tokenizer, prompt, generate_options, hooks);
-    report.store = store->stats();
+    report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks);
+    report.store = store.stats();
     report.prompt = &prompt;
     report.text = &answer;
 

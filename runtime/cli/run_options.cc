@@ -10,6 +10,8 @@
 namespace weir {
 namespace {
 
+constexpr const char* kMemory = "Memory";  // a group of the help
+
 // An option that takes one of a few words. (CLI11's own transformers show the values as the help's text.)
 template <typename T>
 void add_choice(CLI::App& parser, const std::string& name, T* value, const std::map<std::string, T>& choices,
@@ -26,12 +28,36 @@ void add_choice(CLI::App& parser, const std::string& name, T* value, const std::
 
 }  // namespace
 
-void add_run_options(CLI::App& parser, RunOptions* o) {
+void add_engine_options(CLI::App& parser, RunOptions* o) {
     const auto size_option = [&](const char* name, std::optional<SizeArg>* to, const char* what) {
         parser.add_option_function<std::string>(name, [name, to](const std::string& text) { *to = parse_size(text, name); },
                                                 what)->type_name("SIZE|N%");
     };
     parser.add_option("model,-m,--model", o->model, "GGUF file")->required()->type_name("FILE");
+    size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
+    parser.get_option("--ram")->group(kMemory);
+    size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
+    parser.get_option("--weights-ram")->group(kMemory);
+    add_choice<PagingMode>(parser, "--paging", &o->store.mode,
+                           {{"uffd", PagingMode::kUffd}, {"advised", PagingMode::kAdvised}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
+                           "uffd (default): our own paging; advised: ours by advice to the kernel, where userfaultfd is not to be had; mmap: the kernel's; resident: all weights in memory");
+    parser.get_option("--paging")->group(kMemory);
+    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "of the KV cache (default: f16)");
+    parser.get_option("--kv-type")->group(kMemory);
+    add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
+                     "off: weights that are not here fault instead of being waited for");
+    parser.get_option("--gates")->group(kMemory);
+    parser.add_option("--uffd-source", o->store.uffd_source, "auto, user-mode-only, device or syscall: where userfaultfd comes from")->capture_default_str()->group(kMemory);
+    parser.add_option("--install", o->store.install, "auto, move or copy: how pages get into place")->capture_default_str()->group(kMemory);
+    parser.add_option("--reader", o->store.reader, "auto, io_uring or pread")->capture_default_str()->group(kMemory);
+    parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(kMemory);
+
+    add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
+                     "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");
+    parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
+}
+
+void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("-p,--prompt", o->prompt, "text to continue")->type_name("TEXT");
     parser.add_option("-f,--file", o->prompt_file, "read the prompt from a file, - for standard input")->type_name("FILE");
     parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
@@ -55,39 +81,19 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--seed", o->seed, "of the draws (default: random, and reported)")->group(sampling);
     parser.add_flag("--ignore-eos", o->ignore_end, "go on after an end token")->group(sampling);
 
-    const std::string memory = "Memory";
-    size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
-    parser.get_option("--ram")->group(memory);
-    size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
-    parser.get_option("--weights-ram")->group(memory);
     add_choice<bool>(parser, "--pressure", &o->pressure, {{"on", true}, {"off", false}},
                      "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
-    parser.get_option("--pressure")->group(memory);
+    parser.get_option("--pressure")->group(kMemory);
     parser.add_option_function<std::string>("--budget-script",
         [o](const std::string& text) { o->budget_script = parse_timed_sizes(text, "--budget-script"); })->group("");  // for soak tests
-    add_choice<PagingMode>(parser, "--paging", &o->store.mode,
-                           {{"uffd", PagingMode::kUffd}, {"advised", PagingMode::kAdvised}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
-                           "uffd (default): our own paging; advised: ours by advice to the kernel, where userfaultfd is not to be had; mmap: the kernel's; resident: all weights in memory");
-    parser.get_option("--paging")->group(memory);
-    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "of the KV cache (default: f16)");
-    parser.get_option("--kv-type")->group(memory);
-    add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
-                     "off: weights that are not here fault instead of being waited for");
-    parser.get_option("--gates")->group(memory);
-    parser.add_option("--uffd-source", o->store.uffd_source, "auto, user-mode-only, device or syscall: where userfaultfd comes from")->capture_default_str()->group(memory);
-    parser.add_option("--install", o->store.install, "auto, move or copy: how pages get into place")->capture_default_str()->group(memory);
-    parser.add_option("--reader", o->store.reader, "auto, io_uring or pread")->capture_default_str()->group(memory);
-    parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(memory);
 
-    add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
-                     "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");
     parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
     parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
-    parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
+    add_engine_options(parser, o);
 }
 
 void check_run_options(const RunOptions& o) {

@@ -47,7 +47,10 @@ struct RunOptions {
 
 constexpr size_t kDefaultContext = 4 << 10;
 
-// Adds the options to a subcommand's parser; they fill `options`, which must outlive the parse.
+// Adds options to a subcommand's parser; they fill `options`, which must outlive the parse.
+// What every command takes that computes with a model: the file, its memory and paging, activations, --json.
+void add_engine_options(CLI::App& parser, RunOptions* options);
+// And the others of `weir run`.
 void add_run_options(CLI::App& parser, RunOptions* options);
 
 // What the parser cannot check: a prompt there must be, one only. Throws UsageError.

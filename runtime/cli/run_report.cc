@@ -42,9 +42,9 @@ double prompt_tokens_per_s(const RunReport& r) {
     return r.result.prompt_s <= 0 ? 0 : static_cast<double>(r.prompt->size()) / r.result.prompt_s;
 }
 
-const char* activations_name(const RunOptions& o) { return o.float_activations ? "f32" : "int8"; }
-
 }  // namespace
+
+const char* activations_name(const RunOptions& o) { return o.float_activations ? "f32" : "int8"; }
 
 std::string known_kernel_sets() {
     std::string text;

@@ -30,6 +30,9 @@ struct RunReport {
     const std::string* text = nullptr;
 };
 
+// As --activations takes it.
+const char* activations_name(const RunOptions& options);
+
 // The compiled-in kernel sets, best first: "avx2, scalar".
 std::string known_kernel_sets();
 

@@ -31,42 +31,19 @@ std::string rate(uint64_t bytes, double seconds) {
     return format_fixed(static_cast<double>(bytes) / 1e6 / (seconds > 0 ? seconds : 1), 0) + " MB/s";
 }
 
-// A line on the terminal that is written over until it is wiped.
-class Progress {
-  public:
-    Progress() : on_(stderr_is_terminal()) {}
-    ~Progress() {
-        if (shown_) std::fputs("\r\x1b[K", stderr);
-    }
-    Progress(const Progress&) = delete;
-    Progress& operator=(const Progress&) = delete;
-
-    void show(uint64_t done, uint64_t total) {
-        if (!on_ || seconds_since(last_) < 0.2) return;
-        last_ = Clock::now();
-        const auto share = 100 * static_cast<double>(done) / static_cast<double>(total);
-        std::fprintf(stderr, "\r\x1b[K%s %% of %s, %s", format_fixed(share, 0).c_str(), format_bytes(total).c_str(),
-                     rate(done, seconds_since(start_)).c_str());
-        shown_ = true;
-    }
-
-  private:
-    const bool on_;
-    const Clock::time_point start_ = Clock::now();
-    Clock::time_point last_ = start_;
-    bool shown_ = false;
-};
-
 int synth(const Options& options) {
     if (options.output == "-") throw UsageError("-o -: a model is written to a file, not to stdout");
     const Clock::time_point start = Clock::now();
     const StopSignals signals;
     uint64_t bytes = 0;
     try {
-        Progress progress;
+        ProgressLine progress;
         write_synth(options.synth, options.output, [&](uint64_t done, uint64_t total) {
             bytes = total;
-            progress.show(done, total);
+            if (progress.due()) {
+                const double share = 100 * static_cast<double>(done) / static_cast<double>(total);
+                progress.show(format_fixed(share, 0) + " % of " + format_bytes(total) + ", " + rate(done, seconds_since(start)));
+            }
             return signals.asked() == 0;
         });
     } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include "runtime/error.h"
@@ -70,6 +71,42 @@ void complain(std::string_view message) noexcept {
 }
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
+
+std::string read_text(const std::string& path, const char* what) {
+    constexpr size_t kMost = 256u << 20;
+    const auto fail = [&](const std::string& why) { throw Error((path == "-" ? "standard input" : path) + ": cannot read " + what + ": " + why); };
+    const int fd = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail(std::strerror(errno));
+    std::string text;
+    ssize_t n = 1;
+    int error = 0;
+    while (n != 0 && text.size() <= kMost) {
+        char part[1 << 16];
+        n = ::read(fd, part, sizeof part);
+        if (n > 0) text.append(part, static_cast<size_t>(n));
+        if (n < 0 && errno != EINTR) {
+            error = errno;
+            break;
+        }
+    }
+    if (fd != STDIN_FILENO) ::close(fd);
+    if (error != 0) fail(std::strerror(error));
+    if (text.size() > kMost) fail("it is larger than " + std::to_string(kMost >> 20) + " MiB; give a part of it");
+    return text;
+}
+
+ProgressLine::~ProgressLine() {
+    if (shown_) std::fputs("\r\x1b[K", stderr);
+}
+
+bool ProgressLine::due() const { return on_ && std::chrono::steady_clock::now() - last_ >= std::chrono::milliseconds(200); }
+
+void ProgressLine::show(const std::string& text) {
+    if (!on_) return;
+    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+    last_ = std::chrono::steady_clock::now();
+    shown_ = true;
+}
 
 StopSignals::StopSignals(bool patient) {
     stop_asked.store(0, std::memory_order_relaxed);

@@ -1,0 +1,84 @@
+#include "runtime/cli/loaded_model.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "pager/system.h"
+#include "runtime/cli/run_budget.h"
+#include "runtime/cli/run_report.h"
+#include "runtime/cli/terminal.h"
+#include "runtime/engine/activation_buffers.h"
+#include "runtime/error.h"
+#include "runtime/model/model_map.h"
+
+namespace weir {
+
+const kernels::KernelSet& chosen_kernels() {
+    const char* const forced = std::getenv("WEIR_KERNELS");
+    const kernels::KernelSet* const kernels = kernels::select_kernels(forced);
+    if (kernels == nullptr)
+        throw UsageError(std::string("WEIR_KERNELS=") + forced + ": unknown, or not for this CPU; known: " + known_kernel_sets());
+    return *kernels;
+}
+
+ActivationForms chosen_activations(const RunOptions& o) {
+    return o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product();
+}
+
+StoreOptions chosen_paging(const RunOptions& o, std::string* fallback) {
+    StoreOptions store = o.store;
+    *fallback = fall_back(&store);
+    if (!fallback->empty())
+        std::fprintf(stderr, "weir: warning: %s; going on with --paging advised: same text, softer budget\n", fallback->c_str());
+    store.progress = stderr_is_terminal() && !o.quiet;
+    return store;
+}
+
+ModelFile::ModelFile(const std::string& path, const std::string& pre_tokenizer)
+    : file(GgufFile::open(path)), config(read_config(file)), tokenizer(Tokenizer::from_gguf(file, pre_tokenizer)) {}
+
+Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare> models) {
+    if (mode == PagingMode::kMmap && (o.ram || o.weights_ram))
+        std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
+    BudgetInput all;
+    uint64_t walks = 0;  // of all models, in bytes
+    for (ModelShare& m : models) {
+        const ModelConfig& config = m.model->config;
+        const ModelMap map = build_model_map(m.model->file, config, pager::page_size());
+        const BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, KvCache::bytes(config, o.kv_type, m.shape.n_ctx),
+                                            ActivationBuffers::bytes(config, m.shape));
+        m.frame_bytes = map.weights_bytes;  // what it would take; below, what it gets
+        walks += map.weights_bytes;
+        if (&m == &models.front()) {
+            all = in;
+            continue;
+        }
+        all.kv_cache += in.kv_cache;
+        all.activations += in.activations;
+        all.weights += in.weights;
+        all.threads += in.threads;
+    }
+    if (o.weights_ram) all.weights_ram = o.weights_ram->of(walks);
+    const Budget budget = divide_memory(all);
+    uint64_t left = budget.frames;
+    for (ModelShare& m : models) {
+        const double share = static_cast<double>(m.frame_bytes) / static_cast<double>(walks);
+        m.frame_bytes = &m == &models.back() ? left : static_cast<uint64_t>(static_cast<double>(budget.frames) * share);
+        left -= m.frame_bytes;
+    }
+    return budget;
+}
+
+LoadedModel::LoadedModel(const ModelShare& share, StoreOptions store_options, KvType kv_type, const kernels::KernelSet& kernels,
+                         const ActivationForms& forms)
+    : store([&] {
+          store_options.frame_bytes = share.frame_bytes;
+          store_options.workers = share.shape.workers;
+          return WeightStore::open(share.model->file, share.model->config, store_options);
+      }()),
+      model(bind_model(share.model->file, share.model->config, *store)),
+      cache(share.model->config, kv_type, share.shape.n_ctx),
+      team(share.shape.workers),
+      forward(model, *store, cache, team, kernels, forms, share.shape.batch, share.shape.logit_rows) {}
+
+}  // namespace weir
