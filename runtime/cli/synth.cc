@@ -66,7 +66,11 @@ Command add_synth(CLI::App& app) {
         app.add_subcommand("synth", "write a synthetic model (random weights) for measurements and tests");
     SynthOptions& synth_options = options->synth;
     command->add_option("--shape", synth_options.shape, "dimensions: " + synth_shapes())->required();
-    command->add_option("--type", synth_options.type, "type of all matrices: " + synth_types())->required();
+    command
+        ->add_option("--type", synth_options.type,
+                     "type of the matrices: " + synth_types() +
+                         " (q4_k_m: Q4_K, and Q6_K for the head and half of attn_v and ffn_down)")
+        ->required();
     command->add_option("--arch", synth_options.architecture, "architecture: " + architecture_names())
         ->capture_default_str();
     command->add_option("--layers", synth_options.n_layers, "layers (default: the shape's)")

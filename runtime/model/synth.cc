@@ -42,14 +42,16 @@ constexpr Shape kShapes[] = {
 struct MatrixType {
     const char* name;
     kernels::Type type;
-    uint32_t file_type;  // general.file_type
+    kernels::Type finer;  // of the head, and of attn_v and ffn_down in every other layer
+    uint32_t file_type;   // general.file_type
 };
 
 constexpr MatrixType kTypes[] = {
-    {"q4_0", kernels::Type::kQ4_0, 2},
-    {"q4_k", kernels::Type::kQ4_K, 14},
-    {"q8_0", kernels::Type::kQ8_0, 7},
-    {"f16", kernels::Type::kF16, 1},
+    {"q4_0", kernels::Type::kQ4_0, kernels::Type::kQ4_0, 2},
+    {"q4_k", kernels::Type::kQ4_K, kernels::Type::kQ4_K, 14},
+    {"q4_k_m", kernels::Type::kQ4_K, kernels::Type::kQ6_K, 15},
+    {"q8_0", kernels::Type::kQ8_0, kernels::Type::kQ8_0, 7},
+    {"f16", kernels::Type::kF16, kernels::Type::kF16, 1},
 };
 
 constexpr size_t kMaxLayers = 1024;
@@ -166,8 +168,8 @@ Plan make_plan(const SynthOptions& options) {
     const auto vector = [&](const std::string& name, uint64_t length, double deviation) {
         plan.parts.push_back({w.add_tensor(name, kernels::Type::kF32, {length}), kernels::Type::kF32, deviation});
     };
-    const auto add = [&](const std::string& name, uint64_t cols, uint64_t rows, double deviation) {
-        plan.parts.push_back({w.add_tensor(name, matrix.type, {cols, rows}), matrix.type, deviation});
+    const auto add_as = [&](kernels::Type type, const std::string& name, uint64_t cols, uint64_t rows, double deviation) {
+        plan.parts.push_back({w.add_tensor(name, type, {cols, rows}), type, deviation});
     };
     const auto from = [](uint64_t cols) { return 1 / std::sqrt(static_cast<double>(cols)); };
     const double residual = 1 / std::sqrt(2.0 * static_cast<double>(n_layers));
@@ -178,20 +180,22 @@ Plan make_plan(const SynthOptions& options) {
     std::vector<LayerTensor> parts = layer_tensors(config);
     std::sort(parts.begin(), parts.end(),
               [](const LayerTensor& a, const LayerTensor& b) { return std::strcmp(a.name, b.name) < 0; });
-    add("token_embd.weight", shape.dim, n_vocab, options.tied ? kLogits * from(shape.dim) : scale);
+    add_as(options.tied ? matrix.finer : matrix.type, "token_embd.weight", shape.dim, n_vocab,
+           options.tied ? kLogits * from(shape.dim) : scale);
     for (size_t layer = 0; layer < n_layers; ++layer) {
         for (const LayerTensor& part : parts) {
             const std::string_view kind = part.name;
             const std::string name = layer_tensor_name(layer, part.name);
             const bool adds = kind == "attn_output.weight" || kind == "ffn_down.weight";
+            const bool finer = layer % 2 == 0 && (kind == "attn_v.weight" || kind == "ffn_down.weight");
             if (part.is_matrix()) {
-                add(name, part.cols, part.rows, from(part.cols) * (adds ? residual : 1));
+                add_as(finer ? matrix.finer : matrix.type, name, part.cols, part.rows, from(part.cols) * (adds ? residual : 1));
             } else {
                 vector(name, part.cols, kind.ends_with(".bias") ? kBias : 0);
             }
         }
     }
-    if (!options.tied) add("output.weight", shape.dim, n_vocab, kLogits * from(shape.dim));
+    if (!options.tied) add_as(matrix.finer, "output.weight", shape.dim, n_vocab, kLogits * from(shape.dim));
     vector("output_norm.weight", shape.dim, 0);
     return plan;
 }

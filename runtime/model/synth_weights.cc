@@ -195,6 +195,40 @@ class Q4_KSource final : public WeightSource {
     std::array<uint32_t, kScales> scales_;
 };
 
+// weight = d * scale * (code - 32), codes of 6 bits: as for Q4_0 their mean is half a step below zero, and the scales' signs
+// alternate at random. Scales -64 to -33 and 32 to 63 of 8 bits, one for 16 weights.
+class Q6_KSource final : public WeightSource {
+  public:
+    Q6_KSource(double deviation, Random random) : random_(random) {
+        double squares = 0;
+        for (int scale = 32; scale < 64; ++scale) squares += scale * scale + (scale + 1) * (scale + 1);
+        const double unit = std::sqrt(squares / 64 * (uniform_deviation(64) * uniform_deviation(64) + 0.25));
+        for (size_t i = 0; i < kScales; ++i) scales_[i] = half(deviation * scale_factor(i) / unit);
+    }
+
+    void fill(std::span<std::byte> out) override {
+        std::byte* to = out.data();
+        std::byte* const end = to + out.size();
+        while (to != end) {
+            for (int i = 0; i < 24; ++i) to = put(to, random_.next());  // 256 codes: low nibbles, then high bits
+            for (int i = 0; i < 2; ++i) to = put(to, group_scales());
+            to = put(to, scales_[random_.next() % kScales]);
+        }
+    }
+
+  private:
+    // Eight bytes: 32 to 63, or all bits the other way round, which is -33 to -64.
+    uint64_t group_scales() {
+        constexpr uint64_t kOnes = 0x0101010101010101u;
+        const uint64_t bits = random_.next();
+        const uint64_t magnitudes = (bits & 0x1f * kOnes) | 0x20 * kOnes;
+        return magnitudes ^ (bits >> 7 & kOnes) * 0xff;
+    }
+
+    Random random_;
+    std::array<uint16_t, kScales> scales_;
+};
+
 }  // namespace
 
 std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double deviation, uint64_t seed,
@@ -211,6 +245,8 @@ std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double devi
             return std::make_unique<Q8_0Source>(deviation, random);
         case kernels::Type::kQ4_K:
             return std::make_unique<Q4_KSource>(deviation, random);
+        case kernels::Type::kQ6_K:
+            return std::make_unique<Q6_KSource>(deviation, random);
         default:
             throw Error(std::string("no random weights of type ") + kernels::traits(type).name);
     }

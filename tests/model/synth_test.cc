@@ -28,7 +28,8 @@ using testing::HasSubstr;
 
 TEST(SynthWeights, MeanAndDeviation) {
     for (const kernels::Type type :
-         {kernels::Type::kF32, kernels::Type::kF16, kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K}) {
+         {kernels::Type::kF32, kernels::Type::kF16, kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K,
+          kernels::Type::kQ6_K}) {
         for (const double deviation : {1.0, 0.0221, 0.001}) {
             SCOPED_TRACE(std::string(kernels::traits(type).name) + " " + std::to_string(deviation));
             const size_t n = size_t{256} * 4096;
@@ -50,7 +51,7 @@ TEST(SynthWeights, MeanAndDeviation) {
 }
 
 TEST(SynthWeights, EveryBlockIsAnother) {
-    for (const kernels::Type type : {kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K}) {
+    for (const kernels::Type type : {kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K, kernels::Type::kQ6_K}) {
         const size_t block = kernels::traits(type).block_bytes;
         std::set<std::string> seen;
         for (const uint64_t stream : {0u, 1u}) {
@@ -64,7 +65,7 @@ TEST(SynthWeights, EveryBlockIsAnother) {
         }
         EXPECT_EQ(seen.size(), 4000u);
     }
-    EXPECT_THROW(WeightSource::make(kernels::Type::kQ6_K, 1.0, 1, 0), Error);
+    EXPECT_THROW(WeightSource::make(kernels::Type::kQ5_K, 1.0, 1, 0), Error);
 }
 
 TEST(SynthWeights, NoCodeOfMinus128) {
@@ -116,6 +117,7 @@ TEST(Synth, SizesOfTheUsualModels) {
     EXPECT_EQ(mib("1.1b", "q4_0"), 591u);
     EXPECT_EQ(mib("3b", "q4_0"), 1938u);
     EXPECT_EQ(mib("7b", "q4_k"), 3616u);
+    EXPECT_EQ(mib("1.1b", "q4_k_m"), 639u);
     EXPECT_EQ(mib("13b", "q8_0"), 13190u);
     EXPECT_EQ(mib("1.1b", "f16"), 2099u);
 }
@@ -190,6 +192,20 @@ TEST_F(SynthFile, EveryArchitectureIsAModel) {
     EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown architecture 'gpt2'; there are: llama, qwen2"));
 }
 
+TEST_F(SynthFile, TheMixOfQ4KM) {
+    options_.type = "q4_k_m";
+    options_.n_layers = 2;
+    const auto type = [](const GgufFile& file, const char* name) { return file.tensor(name).type; };
+    {
+        const GgufFile file = GgufFile::open(write("model.gguf"));
+        for (const char* name : {"output.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"}) EXPECT_EQ(type(file, name), kernels::Type::kQ6_K);
+        for (const char* name : {"token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_up.weight", "blk.1.attn_v.weight", "blk.1.ffn_down.weight"})
+            EXPECT_EQ(type(file, name), kernels::Type::kQ4_K);
+    }
+    options_.tied = true;
+    EXPECT_EQ(type(GgufFile::open(write("model.gguf")), "token_embd.weight"), kernels::Type::kQ6_K);
+}
+
 TEST_F(SynthFile, NormsAreOnes) {
     const std::string path = write("model.gguf");
     const GgufFile file = GgufFile::open(path);
@@ -249,7 +265,7 @@ TEST_F(SynthFile, Refusals) {
     EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown shape '2b'; there are: 1.1b 3b 7b 13b"));
     options_.shape = "7b";
     options_.type = "q6_k";
-    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown type 'q6_k'; there are: q4_0 q4_k q8_0 f16"));
+    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown type 'q6_k'; there are: q4_0 q4_k q4_k_m q8_0 f16"));
 }
 
 }  // namespace
