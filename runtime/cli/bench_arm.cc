@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "runtime/cli/bench_paging.h"
 #include "runtime/cli/child.h"
@@ -21,15 +20,6 @@ using nlohmann::json;
 constexpr int kLongest_s = 900;
 // Of the model in the page cache before a run: less is noise, more is charged to somebody else.
 constexpr uint64_t kMostCached = 1u << 20;
-
-// A number of the object, by the first of its names that is there.
-std::optional<double> number(const json& object, std::initializer_list<const char*> names) {
-    for (const char* name : names) {
-        const auto it = object.find(name);
-        if (it != object.end() && it->is_number()) return it->get<double>();
-    }
-    return std::nullopt;
-}
 
 void read_own(const json& said, const std::string& arm, ArmRun* run) {
     const json& paging = said.at("paging");
@@ -53,8 +43,8 @@ void read_own(const json& said, const std::string& arm, ArmRun* run) {
         f.must_read_bytes = paging.at("pass_bytes").get<double>() - paging.at("resident_bytes").get<double>();
     }
     if (arm == "uffd") f.faults_per_token = steady.at("faults").get<double>() / tokens;
-    f.first_token_ms = number(said.at("timings"), {"first_token_ms"});
-    f.peak_rss_bytes = number(said.at("memory"), {"peak_rss_bytes"});
+    f.first_token_ms = number_of(said.at("timings"), {"first_token_ms"});
+    f.peak_rss_bytes = number_of(said.at("memory"), {"peak_rss_bytes"});
     run->logits_hash = said.at("logits_hash");
     run->bounded_by = paging.at("bounded_by");
 }
@@ -62,20 +52,13 @@ void read_own(const json& said, const std::string& arm, ArmRun* run) {
 // What any driver may print; the second names are those of drivers that count so already.
 void read_peer(const json& said, ArmRun* run) {
     Figures& f = run->figures;
-    f.tokens_per_s = number(said, {"tokens_per_s", "decode_tokens_per_s_after_first_third", "decode_tokens_per_s"});
-    f.bytes_per_token = number(said, {"bytes_per_token", "bytes_read_per_token"});
-    f.cpu_s_per_token = number(said, {"cpu_s_per_token"});
-    f.major_faults_per_token = number(said, {"major_faults_per_token"});
-    f.first_token_ms = number(said, {"first_token_ms"});
-    f.peak_rss_bytes = number(said, {"peak_rss_bytes"});
+    f.tokens_per_s = number_of(said, {"tokens_per_s", "decode_tokens_per_s_after_first_third", "decode_tokens_per_s"});
+    f.bytes_per_token = number_of(said, {"bytes_per_token", "bytes_read_per_token"});
+    f.cpu_s_per_token = number_of(said, {"cpu_s_per_token"});
+    f.major_faults_per_token = number_of(said, {"major_faults_per_token"});
+    f.first_token_ms = number_of(said, {"first_token_ms"});
+    f.peak_rss_bytes = number_of(said, {"peak_rss_bytes"});
     if (!f.tokens_per_s) run->error = "its JSON has no tokens_per_s";
-}
-
-std::string last_line(const std::string& text) {
-    const size_t end = text.find_last_not_of(" \n\r\t");
-    if (end == std::string::npos) return "";
-    const size_t begin = text.rfind('\n', end);
-    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1);
 }
 
 template <typename Read>
@@ -114,11 +97,6 @@ ArmRun run_inside(const BenchOptions& o, const LimitPlace& place, uint64_t limit
     return run;
 }
 
-std::string replaced(std::string text, const std::string& what, const std::string& by) {
-    for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) text.replace(at, what.size(), by);
-    return text;
-}
-
 }  // namespace
 
 ArmRun run_arm(const BenchOptions& o, const LimitPlace& place, const std::string& arm, uint64_t limit_bytes,
@@ -151,18 +129,8 @@ ArmRun run_peer(const BenchOptions& o, const LimitPlace& place, const Peer& peer
         {"{context}", std::to_string(o.context)},
         {"{prompt}", o.prompt},
     };
-    std::vector<std::string> command;
-    std::istringstream words(peer.command);
-    for (std::string word; words >> word;) {
-        for (const auto& [name, value] : places) {
-            if (word.find(name) == std::string::npos) continue;
-            word = replaced(word, name, value);
-            break;  // what a value holds is no placeholder
-        }
-        command.push_back(word);
-    }
-    return run_inside(o, place, limit_bytes, command, counts, signals,
-                      [](const std::string& out, ArmRun* run) { read_peer(json::parse(last_line(out)), run); });
+    return run_inside(o, place, limit_bytes, peer_command(peer, places), counts, signals,
+                      [](const std::string& out, ArmRun* run) { read_peer(peer_figures(out), run); });
 }
 
 }  // namespace weir

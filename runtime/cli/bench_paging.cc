@@ -12,7 +12,6 @@
 #include "pager/device_probe.h"
 #include "pager/file.h"
 #include "runtime/cli/child.h"
-#include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
 #include "runtime/cli/page_cache.h"
 #include "runtime/cli/whole_number.h"
@@ -64,16 +63,6 @@ std::vector<std::string> parse_arms(const std::string& text) {
         if (std::find(out.begin(), out.end(), word) == out.end()) out.push_back(word);
     }
     return out;
-}
-
-Peer parse_peer(const std::string& text) {
-    const size_t sign = text.find('=');
-    const std::string name = text.substr(0, sign);
-    if (sign == std::string::npos || name.empty() || name.find_first_of(" {}/") != std::string::npos || words_of(text.substr(sign + 1)).empty())
-        throw UsageError("--peer-command " + text + ": write NAME=COMMAND, such as 'other=driver {model} {threads} {warm} {tokens}'");
-    if (std::find(std::begin(kArms), std::end(kArms), name) != std::end(kArms))
-        throw UsageError("--peer-command " + text + ": " + name + " is an arm of ours; take another name");
-    return {name, text.substr(sign + 1)};
 }
 
 // bench/peers of the tree that this program was built in, or of the one we stand in.
@@ -205,11 +194,9 @@ int bench_paging(BenchOptions o) {
 
 }  // namespace
 
-Command add_bench(CLI::App& app) {
+Command add_bench_paging(CLI::App& bench) {
     const auto o = std::make_shared<BenchOptions>();
-    CLI::App* const bench = app.add_subcommand("bench", "measure on this machine");
-    bench->require_subcommand(1);
-    CLI::App* const paging = bench->add_subcommand("paging", "one model by every way of paging, under the same hard memory limits");
+    CLI::App* const paging = bench.add_subcommand("paging", "one model by every way of paging, under the same hard memory limits");
     paging->add_option("model,-m,--model", o->model, "GGUF file")->type_name("FILE");
     paging->add_option_function<std::string>("--limits", [o](const std::string& text) { o->limits = parse_limits(text); },
                                              "of the whole process, in per cent of the file (default: 110,90,75,50,25)")->type_name("N,N...");
@@ -225,7 +212,7 @@ Command add_bench(CLI::App& app) {
                                           "read-ahead of the model's device while this runs (default: as it is)")->check(whole_number(0, 1u << 20));
     paging->add_flag("--peer", o->fetch_peer, "a prebuilt llama.cpp through its mmap as one more arm, fetched by npm");
     paging->add_option_function<std::vector<std::string>>("--peer-command",
-        [o](const std::vector<std::string>& texts) { for (const std::string& text : texts) o->peers.push_back(parse_peer(text)); },
+        [o](const std::vector<std::string>& texts) { for (const std::string& text : texts) o->peers.push_back(parse_peer(text, kArms)); },
         "one more arm: a driver that prints JSON, see bench/peers/README.md; may be given again")->type_name("NAME=COMMAND")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     paging->add_flag("--no-limit", o->no_limit, "without hard limits: mmap then takes what memory it finds");
     paging->add_flag("--probe", o->probe, "only say whether a hard limit can be set here");

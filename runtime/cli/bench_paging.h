@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cli/bench_peer.h"
+#include "runtime/cli/commands.h"
 #include "runtime/cli/memory_cgroup.h"
 #include "runtime/cli/terminal.h"
 
@@ -27,16 +29,11 @@ struct TokenCounts {
 constexpr TokenCounts kSlowCounts = {4, 8};
 constexpr double kSlowTokensPerS = 1;
 
-struct Peer {
-    std::string name;
-    std::string command;  // with {model} {threads} {warm} {tokens} {total} {context} {prompt}
-};
-
 struct BenchOptions {
     std::string model;
     std::vector<unsigned> limits = {110, 90, 75, 50, 25};  // per cent of the file
     std::vector<std::string> arms = {"resident", "mmap", "advised", "uffd"};
-    std::vector<Peer> peers;
+    std::vector<Peer> peers;  // with {model} {threads} {warm} {tokens} {total} {context} {prompt}
     size_t runs = 3;
     TokenCounts counts;
     size_t threads = 0;
@@ -125,12 +122,6 @@ struct BenchReport {
     std::vector<std::string> notes;
 };
 
-struct Spread {
-    double median = 0;
-    double least = 0;
-    double most = 0;
-};
-double median(std::vector<double> values);  // of at least one
 std::optional<Spread> spread(const std::vector<ArmRun>& runs, std::optional<double> Figures::*value);
 
 // One run of an arm under a limit of limit_bytes (resident: under none). Ends early where a signal asks for it, with an
@@ -147,5 +138,7 @@ bool all_well(const BenchReport& report);
 
 std::string bench_text(const BenchReport& report);
 std::string bench_json(const BenchReport& report);
+
+Command add_bench_paging(CLI::App& bench);
 
 }  // namespace weir

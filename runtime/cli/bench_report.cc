@@ -109,19 +109,11 @@ std::vector<std::string> arm_line(const Arm& arm, const std::string& limit) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const size_t n = values.size();
-    return n % 2 != 0 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 std::optional<Spread> spread(const std::vector<ArmRun>& runs, std::optional<double> Figures::*value) {
     std::vector<double> values;
     for (const ArmRun& run : runs)
         if (run.error.empty() && run.figures.*value) values.push_back(*(run.figures.*value));
-    if (values.empty()) return std::nullopt;
-    const auto [least, most] = std::minmax_element(values.begin(), values.end());
-    return Spread{median(values), *least, *most};
+    return spread_of(values);
 }
 
 void compare_arms(LimitRuns* limit) {

@@ -36,6 +36,11 @@ Activation form_of(const std::string& name, const ActivationForms& forms) {
     return forms.head;
 }
 
+// Read by a worker between two looks at the clock.
+constexpr size_t kReadBytes = 1u << 20;
+// A tile of weights and one of activations that a level-1 cache of 32 KiB nearly holds together.
+constexpr size_t kDotRows = 16, kDotCols = 1024, kDotTokens = 16, kDotRounds = 64;
+
 // Rows of random weights, one quantised and the others the same, which a kernel cannot tell.
 size_t fill(const pager::Mapping& memory, kernels::Type type, size_t cols) {
     const size_t row_bytes = kernels::row_bytes(type, cols);
@@ -128,6 +133,50 @@ double probe_compute(const kernels::KernelSet& kernels, Team& team, const Comput
         meetings += kMeetings;
     } while (seconds_since(begin) < kMeetingSeconds);
     return seconds_since(begin) / static_cast<double>(meetings);
+}
+
+double probe_reads(Team& team, uint64_t memory, double seconds) {
+    const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : pager::page_size();
+    const pager::Mapping mapping(pager::align_up(std::max<uint64_t>(memory, kReadBytes), std::max(pmd, kReadBytes)), pmd, true, "read probe");
+    std::memset(mapping.base(), 1, mapping.bytes());
+    const size_t pieces = mapping.bytes() / kReadBytes;
+    std::atomic<size_t> ticket{0};
+    std::atomic<uint64_t> keep{0};  // so that no read is left out
+    const auto begin = Clock::now();
+    team.run([&](size_t) {
+        uint64_t sums[8] = {};
+        while (seconds_since(begin) < seconds) {
+            const std::byte* const piece = mapping.base() + ticket.fetch_add(1, std::memory_order_relaxed) % pieces * kReadBytes;
+            for (size_t at = 0; at < kReadBytes; at += sizeof sums) {
+                uint64_t line[8];
+                std::memcpy(line, piece + at, sizeof line);
+                for (size_t i = 0; i < 8; ++i) sums[i] += line[i];
+            }
+        }
+        for (const uint64_t sum : sums) keep.fetch_add(sum, std::memory_order_relaxed);
+    });
+    return static_cast<double>(ticket.load() * kReadBytes) / seconds_since(begin);
+}
+
+double probe_dots(const kernels::KernelSet& kernels, Team& team, double seconds) {
+    constexpr kernels::Type kType = kernels::Type::kQ8_0;
+    std::atomic<uint64_t> calls{0};
+    const auto begin = Clock::now();
+    team.run([&](size_t) {
+        std::vector<float> input(kDotCols, 0.5f), y(kDotRows * kDotTokens);
+        std::vector<std::byte> weights(kDotRows * kernels::row_bytes(kType, kDotCols));
+        for (size_t r = 0; r < kDotRows; ++r)
+            kernels::quantize_weights(kType, input.data(), weights.data() + r * kernels::row_bytes(kType, kDotCols), kDotCols);
+        const size_t stride = kernels::activation_bytes(Activation::kInt8, kDotCols);
+        std::vector<std::byte> packed(kDotTokens * stride);
+        for (size_t t = 0; t < kDotTokens; ++t) kernels.quantize(Activation::kInt8, input.data(), kDotCols, packed.data() + t * stride);
+        while (seconds_since(begin) < seconds) {
+            for (size_t i = 0; i < kDotRounds; ++i)
+                kernels.matmul(kType, Activation::kInt8, weights.data(), kDotRows, kDotCols, packed.data(), stride, kDotTokens, y.data(), kDotRows);
+            calls.fetch_add(kDotRounds, std::memory_order_relaxed);
+        }
+    });
+    return 2.0 * static_cast<double>(calls.load() * kDotRows * kDotCols * kDotTokens) / seconds_since(begin);
 }
 
 }  // namespace weir

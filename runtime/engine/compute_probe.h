@@ -1,5 +1,5 @@
 // How fast this machine decodes when no weight has to be waited for: the matrix kernels on memory that no cache holds,
-// with the run's own number of threads. A second of work, for `weir plan`.
+// with the run's own number of threads: a second of work, for `weir plan`. And the roof above all that, for `weir bench speed`.
 //
 // Called by one thread, which owns the team for the time of the probe.
 #pragma once
@@ -43,5 +43,12 @@ uint64_t probe_memory(uint64_t allowed);
 // busy machine.) Returns the seconds that one more meeting takes.
 double probe_compute(const kernels::KernelSet& kernels, Team& team, const ComputeProbeOptions& options,
                      std::span<ComputePart> parts);
+
+// What this machine gives at best, to hold a run's speed against. Both with the team's own workers, for `seconds`.
+// Bytes a second of plain reads, as STREAM has them (McCalpin 1995), over `memory` bytes that no cache holds.
+double probe_reads(Team& team, uint64_t memory, double seconds);
+// Multiplications and additions a second of the kernels' int8 dot products, where all operands lie in the nearest caches and
+// codes need no unpacking.
+double probe_dots(const kernels::KernelSet& kernels, Team& team, double seconds);
 
 }  // namespace weir
