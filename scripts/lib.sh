@@ -11,33 +11,43 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
 weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy
     squashfs-tools e2fsprogs mount util-linux)
 
+# What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it.
+weir_packages_aarch64=(g++-aarch64-linux-gnu qemu-user
+    {liburing,libnuma,libboost,libspdlog,libfmt,libpcre2,libxxhash,libgtest,libgmock}-dev:arm64)
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
     say "${0##*/}: $*"
     exit 1
 }
 
-# missing_packages NAME...: those that dpkg does not have, one a line.
+# missing_packages NAME...: those that dpkg does not have, one a line. NAME:ARCHITECTURE is one of another architecture.
 missing_packages() {
-    local installed
-    installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' 2>/dev/null | sed -n 's/^installed //p')
+    local installed native
+    native=$(dpkg --print-architecture)
+    installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}:${Architecture}\n' 2>/dev/null |
+        sed -n "s/^installed //; T; s/:\(all\|$native\)\$//; p")
     printf '%s\n' "$@" | grep -vxF -e "$installed" || true
+}
+
+# as_root COMMAND...: as it is for root, by sudo for anybody else.
+as_root() {
+    if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
 
 # apt_get ARGUMENT...: apt-get as root, quiet, asking nothing. Its words go to $apt_log.
 apt_get() {
-    local as_root=()
-    if ((EUID != 0)); then as_root=(sudo); fi
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive ${http_proxy:+"http_proxy=$http_proxy"} \
+    as_root env DEBIAN_FRONTEND=noninteractive ${http_proxy:+"http_proxy=$http_proxy"} \
         ${https_proxy:+"https_proxy=$https_proxy"} \
         apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 -o APT::Update::Error-Mode=any "$@" \
         </dev/null >>"$apt_log" 2>&1
 }
 
 # install_packages NAME...: installs what is missing and nothing else; silent and offline where all is there. The lists
-# are only refreshed where they do not know a package, or name a version that the mirror no longer has.
+# are only refreshed where they do not know a package, or name a version that the mirror no longer has. Architectures
+# that names ask for (NAME:ARCHITECTURE) are made known to dpkg.
 install_packages() {
-    local missing apt_log why
+    local missing architecture apt_log why
     if ! command -v dpkg-query >/dev/null; then
         say "not a Debian: the packages are taken to be here ($*)"
         return 0
@@ -49,6 +59,9 @@ install_packages() {
     fi
     say "installing by apt-get: ${missing[*]}"
     if ((EUID != 0)); then sudo -v || die "sudo was refused; missing packages: ${missing[*]}"; fi
+    for architecture in $(printf '%s\n' "${missing[@]}" | sed -n 's/.*://p' | sort -u); do
+        as_root dpkg --add-architecture "$architecture" || die "dpkg refuses the architecture $architecture"
+    done
     apt_log=$(mktemp)
     if ! apt-get -qq --simulate install "${missing[@]}" >/dev/null 2>&1 ||
         ! apt_get install --no-install-recommends "${missing[@]}"; then
@@ -61,8 +74,8 @@ install_packages() {
     rm -f "$apt_log"
 }
 
-# set_up FOLDER SETUP_ARGUMENT...: configures the build folder, anew where it was configured differently.
-set_up() {
+# configure FOLDER SETUP_ARGUMENT...: configures the folder, anew where it was configured differently.
+configure() {
     local folder=$1 log
     shift
     log=$(mktemp)
@@ -80,21 +93,32 @@ set_up() {
     rm -f "$log"
 }
 
-# build FOLDER TARGET...: builds these, or everything.
+# build FOLDER TARGET...: builds those, or everything.
 build() {
-    local folder=$1 log
-    shift
+    local log
     log=$(mktemp)
-    if ! ninja -C "$folder" "$@" >"$log" 2>&1; then
+    if ! ninja -C "$1" "${@:2}" >"$log" 2>&1; then
         grep -v '^\[[0-9]*/[0-9]*\] \(Compiling\|Linking\)' "$log" | tail -n 60 >&2
         rm -f "$log"
-        die "the build in $folder failed"
+        die "the build in $1 failed"
     fi
     rm -f "$log"
 }
 
-# build_into FOLDER SETUP_ARGUMENT...: configures the folder and builds everything.
+# build_into FOLDER SETUP_ARGUMENT...: configures and builds everything.
 build_into() {
-    set_up "$@"
+    configure "$@"
     build "$1"
+}
+
+# suite_targets FOLDER SUITE...: what the tests of these suites are made of, one target a line.
+suite_targets() {
+    python3 - "$@" <<'END'
+import json, os, sys
+folder, suites = sys.argv[1], sys.argv[2:]
+def told(what): return json.load(open(f'{folder}/meson-info/intro-{what}.json'))
+tests = [t for t in told('tests') if any(s.split(':')[-1] in suites for s in t['suite'])]
+needed = {id for t in tests for id in t['depends']}
+print(*(os.path.relpath(f, folder) for t in told('targets') if t['id'] in needed for f in t['filename']), sep='\n')
+END
 }

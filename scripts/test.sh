@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# usage: test.sh [--quick]
+# usage: test.sh [--quick | --aarch64]
 # Installs what the tests need by apt-get (sudo for an ordinary user), builds into build-test/, fetches the model that
 # some of them read, and runs them all; then those on memory and threads again under ASan+UBSan (build-asan/, by clang,
-# with the fuzzers for a few seconds each) and TSan (build-tsan/). --quick leaves out all that comes after the first
-# run. The last line counts the cases of all runs; the exit status is 0 where none failed.
+# with the fuzzers for a few seconds each) and TSan (build-tsan/); and the suites unit and differential as a program for
+# 64-bit ARM under qemu-user (build-aarch64/). --quick leaves out all that comes after the first run, --aarch64 all but
+# the last. The last line counts the cases of all runs; the exit status is 0 where none failed.
 #
 # In the environment: WERROR=1 makes warnings errors. UFFD_TESTS=required fails where userfaultfd cannot be had (auto
 # skips, disabled leaves out). WEIR_REQUIRE_MATERIAL=1 fails where models and vocabularies are not here (they are looked
@@ -11,12 +12,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-quick=
+only=
 case ${1-} in
     '') ;;
-    --quick) quick=1 ;;
+    --quick | --aarch64) only=${1#--} ;;
     -h | --help)
-        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         exit 0
         ;;
     *) die "unknown argument $1 (--help says more)" ;;
@@ -28,25 +29,10 @@ counted=()  # arguments of count_tests.py: the build folders whose results count
 not_built=0 # builds that failed: each counts as one failure
 runner=()
 
-# build_tests FOLDER [SUITE...] -- SETUP_ARGUMENT...: builds what these suites run, or everything.
-build_tests() {
-    local folder=$1 suites=() targets=()
-    shift
-    while [[ $1 != -- ]]; do
-        suites+=("$1")
-        shift
-    done
-    shift
-    set_up "$folder" "$@"
-    if ((${#suites[@]} > 0)); then
-        targets=($(python3 "$weir_root/scripts/test_targets.py" "$folder" "${suites[@]}")) || die "no targets of ${suites[*]}"
-    fi
-    build "$folder" "${targets[@]}"
-}
-
-# phase WHAT FOLDER SETUP_ARGUMENT... -- [SUITE...]: one build and one run of these suites, or of everything.
+# phase WHAT FOLDER SETUP_ARGUMENT... -- SUITE...: one build of what the suites need and one run of them; of everything,
+# where none is named.
 phase() {
-    local what=$1 folder=$weir_root/$2 setup=() start=$SECONDS
+    local what=$1 folder=$weir_root/$2 setup=() targets start=$SECONDS
     shift 2
     while [[ $1 != -- ]]; do
         setup+=("$1")
@@ -54,7 +40,11 @@ phase() {
     done
     shift
     say "== $what: building into ${folder##*/}"
-    if ! (build_tests "$folder" "$@" -- "${options[@]}" "${setup[@]}"); then
+    if ! (
+        configure "$folder" "${options[@]}" "${setup[@]}"
+        mapfile -t targets < <((($# == 0)) || suite_targets "$folder" "$@")
+        build "$folder" "${targets[@]}"
+    ); then
         not_built=$((not_built + 1))
         return
     fi
@@ -62,13 +52,17 @@ phase() {
     # meson reads the results of a program that crashed out of what an earlier run left here.
     rm -f "$folder"/*.xml "$folder"/meson-logs/testlog*
     "${runner[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs "${@/#/--suite=}" </dev/null || true
-    if [[ ${UFFD_TESTS-} == required ]]; then counted+=(--must-run live); fi
+    if [[ ${UFFD_TESTS-} == required && ($# == 0 || " $* " == *" live "*) ]]; then counted+=(--must-run live); fi
     counted+=("$folder")
     say "== $what: $((SECONDS - start)) s"
 }
 
+# A processor of its own where the machine is no ARM; there the first run is the one.
+aarch64=
+if [[ $only != quick && $(uname -m) != aarch64 ]]; then aarch64=1; fi
+
 say "== packages"
-install_packages "${weir_packages_run[@]}" "${weir_packages_tests[@]}"
+install_packages "${weir_packages_run[@]}" "${weir_packages_tests[@]}" ${aarch64:+"${weir_packages_aarch64[@]}"}
 
 say "== model"
 if WEIR_MODEL=$("$weir_root/scripts/fetch_model.sh"); then
@@ -84,9 +78,9 @@ if ! "$weir_root/scripts/fetch_model.sh" --gemma3 >/dev/null; then
     say "tests that read Gemma 3 will be skipped"
 fi
 
-phase "all tests" build-test -Dbuildtype=release --
+if [[ $only != aarch64 ]]; then phase "all tests" build-test -Dbuildtype=release --; fi
 
-if [[ -z $quick ]]; then
+if [[ -z $only ]]; then
     sanitizer_options=(-Doptimization=1 -Ddebug=true -Dcpp_args=-g1 -Db_lundef=false)
     export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
@@ -99,6 +93,13 @@ if [[ -z $quick ]]; then
     # ThreadSanitizer of g++ 12 refuses kernels that scatter mappings over more than 28 bits.
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
     phase "TSan" build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread -- threads live
+    runner=()
+fi
+
+if [[ -n $aarch64 ]]; then
+    # The kernels are optimised all the same; the rest is compiled in three fifths of the time.
+    phase "64-bit ARM" build-aarch64 --cross-file "$weir_root/scripts/cross/aarch64.ini" -Dbuildtype=release \
+        -Doptimization=1 -- unit differential
 fi
 
 say "== done after $SECONDS s"

@@ -30,6 +30,8 @@ using testing::Not;
 
 Ended weir(std::vector<std::string> args, const SpawnOptions& options = {}) {
     args.insert(args.begin(), WEIR_PROGRAM);
+    // Built for another architecture, it runs in the emulator that Meson runs this test in.
+    if (const char* emulator = std::getenv("MESON_EXE_WRAPPER")) args.insert(args.begin(), emulator);
     return test::spawn(args, options);
 }
 
