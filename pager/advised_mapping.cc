@@ -237,14 +237,15 @@ void AdvisedMapping::drop_behind() {
 
 void AdvisedMapping::done(uint64_t ordinal, size_t step) {
     {
+        // A step that no worker waits for may be behind already: the state changes before it can be dropped.
         const std::lock_guard lock(mutex_);
         const auto it = std::lower_bound(in_ring_.begin(), in_ring_.end(), ordinal,
                                          [](const InRing& in, uint64_t o) { return in.ordinal < o; });
         if (it != in_ring_.end() && it->ordinal == ordinal) it->mapped = true;
         bytes_mapped_.fetch_add(chunk_bytes(o_.chunks[step]), std::memory_order_relaxed);
+        if (failed()) return;
+        states_[step].store(kPresent, std::memory_order_release);
     }
-    if (failed()) return;
-    states_[step].store(kPresent, std::memory_order_release);
     states_[step].notify_all();
 }
 
