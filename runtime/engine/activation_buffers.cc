@@ -56,33 +56,56 @@ class Arena {
     size_t used_ = 0;
 };
 
+// Bytes of a packed row, whichever form it takes.
+size_t widest_packed_row(size_t cols) {
+    return std::max({kernels::activation_bytes(Activation::kF32, cols), kernels::activation_bytes(Activation::kInt8, cols),
+                     kernels::activation_bytes(Activation::kInt16, cols)});
+}
+
 }  // namespace
 
+size_t ActivationBuffers::up_stride(size_t ffn_dim) { return widest_packed_row(ffn_dim) / sizeof(float); }
+
+PackedRows ActivationBuffers::packed_ffn(size_t ffn_dim) const {
+    auto* const rows = reinterpret_cast<std::byte*>(up);
+    const size_t stride = widest_packed_row(ffn_dim);
+    return {rows, rows, stride, stride};
+}
+
 size_t ActivationBuffers::lay_out(const ModelConfig& config, const BufferShape& shape, std::byte* base) {
-    const size_t q_dim = config.n_heads * config.head_dim;
-    const size_t up_row_bytes = std::max({kernels::activation_bytes(Activation::kF32, config.ffn_dim),
-                                          kernels::activation_bytes(Activation::kInt8, config.ffn_dim),
-                                          kernels::activation_bytes(Activation::kInt16, config.ffn_dim)});
+    const size_t q_dim = config.q_dim();
+    const size_t slots = shape.batch * config.n_experts_used;  // both far below 2^32
     Arena arena(base);
     x = arena.floats(shape.batch, config.dim);
     y = arena.floats(shape.batch, config.dim);
     q = arena.floats(shape.batch, q_dim);
     k = arena.floats(shape.batch, config.kv_dim());
     v = arena.floats(shape.batch, config.kv_dim());
-    gate = arena.floats(shape.batch, config.ffn_dim);
-    up_stride = up_row_bytes / sizeof(float);
-    up = arena.floats(shape.batch, up_stride);
+    if (config.n_experts == 0) {
+        gate = arena.floats(shape.batch, config.ffn_dim);
+        up = arena.floats(shape.batch, up_stride(config.ffn_dim));
+    } else {  // the shared expert and the others take turns
+        gate = arena.floats(1, std::max(slots * config.expert_ffn_dim, shape.batch * config.shared_ffn_dim));
+        up = arena.floats(1, std::max(slots * up_stride(config.expert_ffn_dim),
+                                      config.shared_ffn_dim == 0 ? 0 : shape.batch * up_stride(config.shared_ffn_dim)));
+        router = arena.floats(shape.batch, config.n_experts);
+        chosen = reinterpret_cast<uint32_t*>(arena.take(slots, sizeof(uint32_t)));
+        chosen_weight = arena.floats(slots, 1);
+        slot = reinterpret_cast<uint32_t*>(arena.take(slots, sizeof(uint32_t)));
+        first_slot = reinterpret_cast<uint32_t*>(arena.take(config.n_experts + 1, sizeof(uint32_t)));
+        shared_weight = arena.floats(shape.batch, 1);
+        packed_slots = arena.take(slots, widest_packed_row(config.dim));
+        slot_out = arena.floats(slots, config.dim);
+    }
     packed = arena.packed(shape.batch, std::max(config.dim, q_dim));
-    packed_ffn.f32 = packed_ffn.quantized = reinterpret_cast<std::byte*>(up);
-    packed_ffn.f32_stride = packed_ffn.quantized_stride = up_row_bytes;
     rope_cos = arena.floats(shape.batch, config.n_ropes() * (config.rope_dims / 2));
     rope_sin = arena.floats(shape.batch, config.n_ropes() * (config.rope_dims / 2));
     logits = arena.floats(shape.logit_rows, config.n_vocab);
     workers.resize(shape.workers);
     for (WorkerBuffers& worker : workers) {
-        worker.row = arena.floats(1, std::max(config.dim, config.ffn_dim));
+        worker.row = arena.floats(1, std::max(config.dim, config.widest_ffn()));
         worker.scores = arena.floats(config.n_heads / config.n_kv_heads, shape.n_ctx);
-        worker.packed = arena.packed(1, std::max({config.dim, q_dim, config.ffn_dim}));
+        worker.packed = arena.packed(1, std::max({config.dim, q_dim, config.widest_ffn()}));
     }
     return arena.used();
 }

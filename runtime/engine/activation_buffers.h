@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -29,9 +30,9 @@ struct PackedRows {
 };
 
 struct WorkerBuffers {
-    float* row = nullptr;     // [max(dim, ffn_dim)] a normalised or gated row on its way into packed form
+    float* row = nullptr;     // [max(dim, widest_ffn)] a normalised or gated row on its way into packed form
     float* scores = nullptr;  // [n_heads / n_kv_heads, n_ctx] attention weights of one token and one KV head
-    PackedRows packed;        // [1, max(dim, q_dim, ffn_dim)] the one row of a decode step, packed by every worker for itself
+    PackedRows packed;        // [1, max(dim, q_dim, widest_ffn)] the one row of a decode step, packed by every worker for itself
 };
 
 class ActivationBuffers {
@@ -50,15 +51,28 @@ class ActivationBuffers {
     float* q = nullptr;         // [batch, q_dim] queries; attention leaves its result in their place
     float* k = nullptr;         // [batch, kv_dim]
     float* v = nullptr;         // [batch, kv_dim]
-    float* gate = nullptr;      // [batch, ffn_dim]
-    float* up = nullptr;        // [batch, up_stride]
+    float* gate = nullptr;      // [batch, ffn_dim], or of slots
+    float* up = nullptr;        // [batch, up_stride(ffn_dim)], or of slots
     PackedRows packed;          // [batch, max(dim, q_dim)]
-    PackedRows packed_ffn;      // [batch, ffn_dim] in the place of `up`, whose rows are spent when they are packed
     float* rope_cos = nullptr;  // [n_ropes, batch, rope_dims / 2]
     float* rope_sin = nullptr;  // [n_ropes, batch, rope_dims / 2]
     float* logits = nullptr;    // [logit_rows, n_vocab]
-    size_t up_stride = 0;       // ffn_dim and what makes a packed row of floats fit, in floats
     std::vector<WorkerBuffers> workers;
+
+    // With experts. A slot is what one token has one of its experts compute; slots are sorted by expert.
+    float* router = nullptr;           // [batch, n_experts]
+    uint32_t* chosen = nullptr;        // [batch, n_experts_used] a token's experts, ascending
+    float* chosen_weight = nullptr;    // [batch, n_experts_used]
+    uint32_t* slot = nullptr;          // [batch, n_experts_used] where its result lies
+    uint32_t* first_slot = nullptr;    // [n_experts + 1] of each expert
+    float* shared_weight = nullptr;    // [batch]
+    std::byte* packed_slots = nullptr; // [slots, dim] in one form
+    float* slot_out = nullptr;         // [slots, dim]
+
+    // Floats of a row of `up`: ffn_dim, and what makes it fit in packed form.
+    static size_t up_stride(size_t ffn_dim);
+    // Gated rows, packed in the place of `up`, whose rows are spent then.
+    PackedRows packed_ffn(size_t ffn_dim) const;
 
   private:
     // Places all buffers from `base` on and returns their end; with base nullptr it only counts.

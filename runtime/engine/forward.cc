@@ -62,7 +62,10 @@ Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& t
                  size_t max_logit_rows)
     : model_(model), store_(store), cache_(cache), team_(team), kernels_(kernels), forms_(forms),
       max_batch_(max_batch), max_logit_rows_(max_logit_rows),
-      buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.capacity()}) {}
+      buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.capacity()}) {
+    expert_inputs_.reserve(2 * model.config.n_experts);
+    expert_outputs_.reserve(model.config.n_experts);
+}
 
 std::span<const float> Forward::pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
     const size_t n_vocab = model_.config.n_vocab;
@@ -149,47 +152,83 @@ bool Forward::layer(size_t worker, const Batch& batch, size_t index) {
     const ModelConfig& config = model_.config;
     const Layer& layer = model_.layers[index];
     const size_t tokens = batch.ids.size();
-    const size_t dim = config.dim, q_dim = config.q_dim(), kv_dim = config.kv_dim(), ffn_dim = config.ffn_dim;
+    const size_t dim = config.dim, q_dim = config.q_dim(), kv_dim = config.kv_dim();
     ActivationBuffers& b = buffers_;
     const bool to_residual = !config.architecture.post_norms;
-    const auto gate = config.architecture.gate == Gate::kGelu ? kernels_.geglu : kernels_.swiglu;
     const auto bias = [](const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
 
     const std::array qkv{Product{.w = layer.attn_q, .y = b.q, .y_stride = q_dim, .bias = bias(layer.q_bias)},
                          Product{.w = layer.attn_k, .y = b.k, .y_stride = kv_dim, .bias = bias(layer.k_bias)},
                          Product{.w = layer.attn_v, .y = b.v, .y_stride = kv_dim, .bias = bias(layer.v_bias)}};
     const std::array output{Product{.w = layer.attn_output, .y = b.y, .y_stride = dim, .to_residual = to_residual}};
-    const std::array gate_up{Product{.w = layer.ffn_gate, .y = b.gate, .y_stride = ffn_dim},
-                             Product{.w = layer.ffn_up, .y = b.up, .y_stride = b.up_stride}};
-    const std::array down{Product{.w = layer.ffn_down, .y = b.y, .y_stride = dim, .to_residual = to_residual}};
-
     const auto attn_input = [&](size_t t) {
         return normed(worker, b.x + t * dim, layer.attn_norm,
                       index == 0 ? kEmbeddingStage : feed_forward_stage(index - 1));
     };
     const auto attn_result = [&](size_t t) -> const float* { return b.q + t * q_dim; };
-    const auto ffn_input = [&](size_t t) {
-        return normed(worker, b.x + t * dim, layer.ffn_norm, attention_stage(index));
-    };
-    const auto gated = [&](size_t t) -> const float* {
-        float* const row = b.workers[worker].row;
-        gate(b.gate + t * ffn_dim, b.up + t * b.up_stride, ffn_dim, row);
-        return row;
-    };
-
     return pack(worker, tokens, qkv, forms_.attn_in, b.packed, attn_input) &&
            walk(worker, tokens, qkv, forms_.attn_in, b.packed) &&
-           normalise_heads(worker, batch, index) &&
+           normalise_qk(worker, batch, index) &&
            append(worker, batch, index) &&
            attend(worker, batch, index) &&
            pack(worker, tokens, output, forms_.attn_out, b.packed, attn_result) &&
            walk(worker, tokens, output, forms_.attn_out, b.packed) &&
            add_normed(worker, batch, layer.post_attention_norm) &&
-           pack(worker, tokens, gate_up, forms_.ffn_in, b.packed, ffn_input) &&
-           walk(worker, tokens, gate_up, forms_.ffn_in, b.packed) &&
-           pack(worker, tokens, down, forms_.ffn_down, b.packed_ffn, gated) &&
-           walk(worker, tokens, down, forms_.ffn_down, b.packed_ffn) &&
+           (layer.router == nullptr ? feed_forward(worker, batch, index) : mixture(worker, batch, index)) &&
            add_normed(worker, batch, layer.post_ffw_norm);
+}
+
+bool Forward::feed_forward(size_t worker, const Batch& batch, size_t index) {
+    const Layer& layer = model_.layers[index];
+    const size_t tokens = batch.ids.size();
+    const GatedBlock block{layer.ffn_gate, layer.ffn_up, layer.ffn_down, !model_.config.architecture.post_norms};
+    const std::array gate_up{Product{.w = block.gate, .y = nullptr, .y_stride = 0},
+                             Product{.w = block.up, .y = nullptr, .y_stride = 0}};
+    const auto input = [&](size_t t) {
+        return normed(worker, buffers_.x + t * model_.config.dim, layer.ffn_norm, attention_stage(index));
+    };
+    return pack(worker, tokens, gate_up, forms_.ffn_in, buffers_.packed, input) && gated(worker, tokens, block);
+}
+
+// A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021): a router weighs the experts for each token, and the best
+// ones compute. The shared expert, where there is one, computes for all.
+bool Forward::mixture(size_t worker, const Batch& batch, size_t index) {
+    const Layer& layer = model_.layers[index];
+    const size_t tokens = batch.ids.size();
+    const std::array router{Product{.w = layer.router, .y = buffers_.router, .y_stride = model_.config.n_experts}};
+    const GatedBlock shared{layer.shared_gate, layer.shared_up, layer.shared_down, true, buffers_.shared_weight};
+    const std::array readers{router[0], Product{.w = shared.gate, .y = nullptr, .y_stride = 0},
+                             Product{.w = shared.up, .y = nullptr, .y_stride = 0}};
+    const bool has_shared = shared.gate != nullptr;
+    const auto input = [&](size_t t) {
+        return normed(worker, buffers_.x + t * model_.config.dim, layer.ffn_norm, attention_stage(index));
+    };
+    return pack(worker, tokens, std::span(readers).first(has_shared ? 3 : 1), forms_.ffn_in, buffers_.packed, input) &&
+           walk(worker, tokens, router, forms_.ffn_in, buffers_.packed) &&
+           route(worker, batch, index) &&
+           pack_slots(worker, batch, index, attention_stage(index)) &&
+           (!has_shared || gated(worker, tokens, shared)) &&
+           experts(worker, batch, index);
+}
+
+// A feed-forward block whose input is packed.
+bool Forward::gated(size_t worker, size_t tokens, const GatedBlock& block) {
+    ActivationBuffers& b = buffers_;
+    const size_t dim = model_.config.dim, ffn_dim = block.down->cols, up_stride = b.up_stride(ffn_dim);
+    const auto gate = model_.config.architecture.gate == Gate::kGelu ? kernels_.geglu : kernels_.swiglu;
+    const std::array gate_up{Product{.w = block.gate, .y = b.gate, .y_stride = ffn_dim},
+                             Product{.w = block.up, .y = b.up, .y_stride = up_stride}};
+    const std::array down{Product{.w = block.down, .y = b.y, .y_stride = dim,
+                                  .to_residual = block.to_residual, .scale = block.scale}};
+    const PackedRows packed_ffn = b.packed_ffn(ffn_dim);
+    const auto gated_row = [&](size_t t) -> const float* {
+        float* const row = b.workers[worker].row;
+        gate(b.gate + t * ffn_dim, b.up + t * up_stride, ffn_dim, row);
+        return row;
+    };
+    return walk(worker, tokens, gate_up, forms_.ffn_in, b.packed) &&
+           pack(worker, tokens, down, forms_.ffn_down, packed_ffn, gated_row) &&
+           walk(worker, tokens, down, forms_.ffn_down, packed_ffn);
 }
 
 bool Forward::head(size_t worker, const Batch& batch) {
@@ -240,33 +279,40 @@ bool Forward::pack(size_t worker, size_t tokens, std::span<const Product> group,
 // Workers publish the place of the unit they are about to read, which frees what lies before it.
 bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
                    const PackedRows& shared) {
-    const PackedRows& x = tokens == 1 ? buffers_.workers[worker].packed : shared;
+    return walk_rows(worker, tokens, group, form, tokens == 1 ? buffers_.workers[worker].packed : shared);
+}
+
+bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
+                        const PackedRows& x) {
     size_t first_unit = 0;  // of the current product
     size_t ticket = ticket_.fetch_add(1, std::memory_order_relaxed);
     for (const Product& product : group) {
         const Matrix& w = *product.w;
         const Activation packed = kernels::activation_for(w.type, w.cols, form);
-        const std::byte* const input = packed == Activation::kF32 ? x.f32 : x.quantized;
-        const size_t stride = packed == Activation::kF32 ? x.f32_stride : x.quantized_stride;
+        const bool floats = packed == Activation::kF32;
+        const size_t stride = floats ? x.f32_stride : x.quantized_stride;
+        const std::byte* const input = (floats ? x.f32 : x.quantized) + product.first_input * stride;
+        const size_t inputs = product.inputs != 0 ? product.inputs : tokens;
+        const size_t rows_in_all = product.rows != 0 ? product.rows : w.rows;
         const size_t rows_per_unit = unit_rows(w, group);
-        const size_t units = ceil_div(w.rows, rows_per_unit);
+        const size_t units = ceil_div(rows_in_all, rows_per_unit);
         for (; ticket < first_unit + units; ticket = ticket_.fetch_add(1, std::memory_order_relaxed)) {
             const size_t row = (ticket - first_unit) * rows_per_unit;
-            const size_t rows = std::min(rows_per_unit, w.rows - row);
-            const uint64_t place = w.place + row * w.row_bytes;
-            store_.release(worker, place);
-            if (!store_.acquire(worker, place, rows * w.row_bytes)) {
+            const size_t rows = std::min(rows_per_unit, rows_in_all - row);
+            const size_t offset = (product.first_row + row) * w.row_bytes;
+            store_.release(worker, w.place + offset);
+            if (!store_.acquire(worker, w.place + offset, rows * w.row_bytes)) {
                 team_.fail();
                 return false;
             }
-            kernels_.matmul(w.type, packed, w.data + row * w.row_bytes, rows, w.cols, input, stride, tokens,
-                            product.y + row, product.y_stride);
-            finish(product, row, rows, tokens);
+            kernels_.matmul(w.type, packed, w.data + offset, rows, w.cols, input, stride, inputs, product.y + row,
+                            product.y_stride);
+            finish(product, row, rows, inputs);
         }
         first_unit += units;
     }
-    const Matrix& last = *group.back().w;
-    store_.release(worker, last.place + last.rows * last.row_bytes);
+    const Product& last = group.back();
+    store_.release(worker, last.w->place + (last.first_row + (last.rows != 0 ? last.rows : last.w->rows)) * last.w->row_bytes);
     return meet();
 }
 
@@ -276,7 +322,13 @@ void Forward::finish(const Product& product, size_t row, size_t rows, size_t tok
         float* const y = product.y + t * product.y_stride + row;
         if (product.bias != nullptr) kernels_.add(y, product.bias + row, rows);
         if (product.soft_cap != 0) kernels_.soft_cap(y, rows, product.soft_cap);
-        if (product.to_residual) kernels_.add(buffers_.x + t * model_.config.dim + row, y, rows);
+        if (!product.to_residual) continue;
+        float* const x = buffers_.x + t * model_.config.dim + row;
+        if (product.scale == nullptr) {
+            kernels_.add(x, y, rows);
+        } else {
+            kernels_.axpy_f32(product.scale[t], y, rows, x);
+        }
     }
 }
 
@@ -292,23 +344,26 @@ bool Forward::add_normed(size_t worker, const Batch& batch, const std::vector<fl
     return meet();
 }
 
-// Queries and keys, head by head, where the architecture normalises them.
-bool Forward::normalise_heads(size_t worker, const Batch& batch, size_t index) {
+// Queries and keys, where the architecture normalises them: head by head, or all heads of a token as one row.
+bool Forward::normalise_qk(size_t worker, const Batch& batch, size_t index) {
     const Layer& layer = model_.layers[index];
     if (layer.q_norm.empty()) return true;
     const ModelConfig& config = model_.config;
-    const size_t head_dim = config.head_dim;
-    const size_t n_q = batch.ids.size() * config.n_heads, n_k = batch.ids.size() * config.n_kv_heads;
+    const size_t q_width = layer.q_norm.size(), k_width = layer.k_norm.size();
+    const size_t n_q = batch.ids.size() * config.q_dim() / q_width, n_k = batch.ids.size() * config.kv_dim() / k_width;
     for (size_t i = worker; i < n_q + n_k; i += team_.size()) {
-        float* const head = i < n_q ? buffers_.q + i * head_dim : buffers_.k + (i - n_q) * head_dim;
-        kernels_.rms_norm(head, (i < n_q ? layer.q_norm : layer.k_norm).data(), head_dim, config.rms_eps, head);
+        const bool query = i < n_q;
+        float* const row = query ? buffers_.q + i * q_width : buffers_.k + (i - n_q) * k_width;
+        kernels_.rms_norm(row, (query ? layer.q_norm : layer.k_norm).data(), query ? q_width : k_width, config.rms_eps, row);
     }
     return meet();
 }
 
 size_t Forward::unit_rows(const Matrix& matrix, std::span<const Product> group) const {
     size_t group_bytes = 0;
-    for (const Product& product : group) group_bytes += product.w->rows * product.w->row_bytes;
+    for (const Product& product : group) {
+        group_bytes += (product.rows != 0 ? product.rows : product.w->rows) * product.w->row_bytes;
+    }
     return rows_of_unit(matrix.row_bytes, group_bytes, team_.size(), store_.extent_bytes());
 }
 

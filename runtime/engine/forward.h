@@ -56,7 +56,7 @@ class Forward {
     size_t activation_bytes() const { return buffers_.bytes(); }
 
   private:
-    // One matrix of a group that shares an input: y[t, 0 .. rows) = W x[t].
+    // One matrix of a group that shares an input, or some rows of it: y[t, 0 .. rows) = W x[t].
     struct Product {
         const Matrix* w;
         float* y;
@@ -64,6 +64,19 @@ class Forward {
         const float* bias = nullptr;  // and y[t] += bias
         float soft_cap = 0;           // and y[t] = soft_cap * tanh(y[t] / soft_cap), where it is not 0
         bool to_residual = false;     // and x[t] += y[t]
+        const float* scale = nullptr; // and x[t] += scale[t] * y[t]
+        size_t first_row = 0;         // of w
+        size_t rows = 0;              // 0: all of w
+        size_t first_input = 0;       // of the rows of x
+        size_t inputs = 0;            // 0: one for each token of the pass
+    };
+    // down(gate(gate x) * (up x))
+    struct GatedBlock {
+        const Matrix* gate;
+        const Matrix* up;
+        const Matrix* down;
+        bool to_residual = true;
+        const float* scale = nullptr;  // of what is added, for each token
     };
     // What the workers of one pass share.
     struct Batch {
@@ -84,9 +97,19 @@ class Forward {
               const PackedRows& shared, MakeRow&& make_row);
     bool walk(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
               const PackedRows& shared);
+    bool walk_rows(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
+                   const PackedRows& x);
     void finish(const Product& product, size_t row, size_t rows, size_t tokens);
+    bool gated(size_t worker, size_t tokens, const GatedBlock& block);
+    bool feed_forward(size_t worker, const Batch& batch, size_t index);
+    bool mixture(size_t worker, const Batch& batch, size_t index);
+    bool route(size_t worker, const Batch& batch, size_t index);
+    void choose(size_t token);
+    void sort_slots(size_t tokens, const Layer& layer);
+    bool pack_slots(size_t worker, const Batch& batch, size_t index, uint32_t stage);
+    bool experts(size_t worker, const Batch& batch, size_t index);
     bool add_normed(size_t worker, const Batch& batch, const std::vector<float>& weight);
-    bool normalise_heads(size_t worker, const Batch& batch, size_t index);
+    bool normalise_qk(size_t worker, const Batch& batch, size_t index);
     bool append(size_t worker, const Batch& batch, size_t index);
     bool attend(size_t worker, const Batch& batch, size_t index);
 
@@ -107,6 +130,8 @@ class Forward {
     const size_t max_batch_;
     const size_t max_logit_rows_;
     ActivationBuffers buffers_;
+    std::vector<Product> expert_inputs_;   // gate and up of the experts that the pass uses in this layer; set by worker 0
+    std::vector<Product> expert_outputs_;  // and down
 
     bool pass_open_ = false;  // leader's: between the store's begin_pass and end_pass
     alignas(64) std::atomic<size_t> ticket_{0};  // next unit of the walk or of attention; reset at each barrier

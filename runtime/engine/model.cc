@@ -1,5 +1,6 @@
 #include "runtime/engine/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -63,6 +64,7 @@ constexpr VectorPart kVectorParts[] = {
     {"attn_k_norm.weight", &Layer::k_norm},
     {"post_attention_norm.weight", &Layer::post_attention_norm},
     {"ffn_norm.weight", &Layer::ffn_norm},
+    {"ffn_gate_inp_shexp.weight", &Layer::shared_weight},
     {"post_ffw_norm.weight", &Layer::post_ffw_norm},
 };
 
@@ -74,7 +76,10 @@ constexpr MatrixPart kMatrixParts[] = {
     {"attn_q.weight", &Layer::attn_q},           {"attn_k.weight", &Layer::attn_k},
     {"attn_v.weight", &Layer::attn_v},           {"attn_output.weight", &Layer::attn_output},
     {"ffn_gate.weight", &Layer::ffn_gate},       {"ffn_up.weight", &Layer::ffn_up},
-    {"ffn_down.weight", &Layer::ffn_down},
+    {"ffn_down.weight", &Layer::ffn_down},       {"ffn_gate_inp.weight", &Layer::router},
+    {"ffn_gate_shexp.weight", &Layer::shared_gate}, {"ffn_up_shexp.weight", &Layer::shared_up},
+    {"ffn_down_shexp.weight", &Layer::shared_down}, {"ffn_gate_exps.weight", &Layer::expert_gate},
+    {"ffn_up_exps.weight", &Layer::expert_up},   {"ffn_down_exps.weight", &Layer::expert_down},
 };
 
 // Puts the tensor where the forward pass looks for it.
@@ -82,8 +87,9 @@ void bind_part(const WeightStore& store, const std::string& name, const LayerTen
     for (const VectorPart& known : kVectorParts) {
         if (std::strcmp(known.name, part.name) == 0) layer->*known.member = bind_vector(store, name, part.cols);
     }
+    const size_t rows = part.rows * std::max<size_t>(1, part.experts);
     for (const MatrixPart& known : kMatrixParts) {
-        if (std::strcmp(known.name, part.name) == 0) layer->*known.member = bind_matrix(store, name, part.rows, part.cols);
+        if (std::strcmp(known.name, part.name) == 0) layer->*known.member = bind_matrix(store, name, rows, part.cols);
     }
 }
 

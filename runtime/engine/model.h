@@ -29,12 +29,21 @@ struct Layer {
     const Matrix* attn_v = nullptr;      // [kv_dim, dim]
     const Matrix* attn_output = nullptr; // [dim, n_heads * head_dim]
     std::vector<float> q_bias, k_bias, v_bias;      // [q_dim], [kv_dim], [kv_dim]
-    std::vector<float> q_norm, k_norm;              // [head_dim]
+    std::vector<float> q_norm, k_norm;              // [head_dim], or [q_dim] and [kv_dim] where heads are not apart
     std::vector<float> post_attention_norm;         // [dim]
     std::vector<float> ffn_norm;         // [dim]
     const Matrix* ffn_gate = nullptr;    // [ffn_dim, dim]
     const Matrix* ffn_up = nullptr;      // [ffn_dim, dim]
     const Matrix* ffn_down = nullptr;    // [dim, ffn_dim]
+    // With experts, in the place of the three above. An expert's rows lie together.
+    const Matrix* router = nullptr;       // [n_experts, dim]
+    std::vector<float> shared_weight;     // [dim], of the shared expert, by a sigmoid
+    const Matrix* shared_gate = nullptr;  // [shared_ffn_dim, dim]
+    const Matrix* shared_up = nullptr;    // [shared_ffn_dim, dim]
+    const Matrix* shared_down = nullptr;  // [dim, shared_ffn_dim]
+    const Matrix* expert_gate = nullptr;  // [n_experts * expert_ffn_dim, dim]
+    const Matrix* expert_up = nullptr;    // [n_experts * expert_ffn_dim, dim]
+    const Matrix* expert_down = nullptr;  // [n_experts * dim, expert_ffn_dim]
     std::vector<float> post_ffw_norm;    // [dim]
 };
 

@@ -4,9 +4,20 @@ namespace weir {
 namespace {
 
 constexpr Architecture kArchitectures[] = {
-    {.name = "llama"},
+    {.name = "llama", .experts = Experts::kPerhaps, .normalised_experts = true},
     {.name = "qwen2", .rope_pairs = RopePairs::kHalves, .qkv_bias = true},
     {.name = "qwen3", .rope_pairs = RopePairs::kHalves, .qk_norm = QkNorm::kPerHead},
+    {.name = "qwen2moe",
+     .rope_pairs = RopePairs::kHalves,
+     .qkv_bias = true,
+     .experts = Experts::kAlways,
+     .shared_expert = true},
+    {.name = "qwen3moe",
+     .rope_pairs = RopePairs::kHalves,
+     .qk_norm = QkNorm::kPerHead,
+     .experts = Experts::kAlways,
+     .normalised_experts = true},
+    {.name = "olmoe", .rope_pairs = RopePairs::kHalves, .qk_norm = QkNorm::kWhole, .experts = Experts::kAlways},
     // Gemma's largest models, 27B, have heads narrower than dim / n_heads and scale scores by the latter. No key tells: the
     // number of layers does.
     {.name = "gemma2",

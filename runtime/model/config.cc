@@ -1,7 +1,6 @@
 #include "runtime/model/config.h"
 
 #include <cmath>
-#include <initializer_list>
 #include <span>
 #include <utility>
 #include <variant>
@@ -15,6 +14,7 @@ namespace {
 // No model comes near these. They keep every product of two dimensions far inside 64 bits.
 constexpr uint64_t kMaxDim = uint64_t{1} << 20;
 constexpr uint64_t kMaxVocab = uint64_t{1} << 24;
+constexpr uint64_t kMaxExperts = uint64_t{1} << 12;
 constexpr uint64_t kMaxContext = uint64_t{1} << 30;
 
 class ConfigReader {
@@ -35,6 +35,7 @@ class ConfigReader {
         read_constants();
         read_rope();
         read_attention();
+        read_experts();
         check_tensors();
         return config_;
     }
@@ -55,15 +56,23 @@ class ConfigReader {
     // Keys that change the arithmetic in ways that we do not compute: present and not zero is refused.
     void refuse_keys() const {
         for (const char* name :
-             {"expert_count", "expert_used_count", "attention.clamp_kqv", "attention.max_alibi_bias",
-              "attention.temperature_scale", "logit_scale", "embedding_scale", "residual_scale"}) {
-            const GgufValue* value = file_.find(key(name));
-            if (value == nullptr || is_zero(*value)) continue;
-            fail("key " + quoted(key(name)) + " is set, which is not supported");
+             {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.temperature_scale", "logit_scale",
+              "embedding_scale", "residual_scale", "leading_dense_block_count", "expert_group_count",
+              "expert_group_used_count"}) {
+            refuse(name);
         }
+        const Architecture& architecture = config_.architecture;
+        if (architecture.experts == Experts::kNever) refuse("expert_count");
+        if (architecture.experts == Experts::kNever) refuse("expert_used_count");
+        if (!architecture.shared_expert) refuse("expert_shared_count");
         if (!file_.get_bool(key("attention.causal")).value_or(true)) {
             fail("key " + quoted(key("attention.causal")) + " is false: not a model that generates text");
         }
+    }
+
+    void refuse(const char* name) const {
+        const GgufValue* value = file_.find(key(name));
+        if (value != nullptr && !is_zero(*value)) fail("key " + quoted(key(name)) + " is set, which is not supported");
     }
 
     static bool is_zero(const GgufValue& value) {
@@ -201,6 +210,32 @@ class ConfigReader {
         }
     }
 
+    void read_experts() {
+        const Architecture& architecture = config_.architecture;
+        if (architecture.experts == Experts::kNever) return;
+        const std::string count = key("expert_count"), used = key("expert_used_count"), gate = key("expert_gating_func");
+        const bool may_lack = architecture.experts == Experts::kPerhaps;
+        const uint64_t n = may_lack ? file_.get_uint(count).value_or(0) : file_.require_uint(count);
+        if (n == 0 && may_lack) return;
+        config_.n_experts = bounded(quoted(count), n, kMaxExperts);
+        config_.n_experts_used = bounded(quoted(used), file_.require_uint(used), config_.n_experts);
+        config_.expert_ffn_dim = dimension("expert_feed_forward_length", config_.ffn_dim);
+        if (architecture.shared_expert) {
+            config_.shared_ffn_dim = dimension("expert_shared_feed_forward_length", config_.ffn_dim);
+        }
+        config_.normalise_experts =
+            file_.get_bool(key("expert_weights_norm")).value_or(architecture.normalised_experts);
+        const double scale = file_.get_float(key("expert_weights_scale")).value_or(0);
+        if (scale != 0) config_.expert_scale = static_cast<float>(positive(key("expert_weights_scale"), scale));
+        constexpr uint64_t kSoftmax = 1, kSoftmaxOfChosen = 3;
+        const uint64_t gating = file_.get_uint(gate).value_or(kSoftmax);
+        if (gating != kSoftmax && gating != kSoftmaxOfChosen) {
+            fail("key " + quoted(gate) + " is " + std::to_string(gating) +
+                 ", which is not supported; 1 (softmax) and 3 (softmax of the chosen experts) are");
+        }
+        config_.softmax_of_chosen = gating == kSoftmaxOfChosen;
+    }
+
     // Every tensor that the decoder uses is there with the shape that the dimensions ask for, and no other
     // is.
     void check_tensors() {
@@ -218,12 +253,7 @@ class ConfigReader {
         const std::vector<LayerTensor> parts = layer_tensors(config_);
         for (size_t layer = 0; layer < config_.n_layers; ++layer) {
             for (const LayerTensor& part : parts) {
-                const std::string name = layer_tensor_name(layer, part.name);
-                if (part.is_matrix()) {
-                    expect(name, {part.cols, part.rows});
-                } else {
-                    expect(name, {part.cols});
-                }
+                expect(layer_tensor_name(layer, part.name), part.dims());
             }
         }
         if (n_expected_ == file_.tensors().size()) return;
@@ -244,7 +274,7 @@ class ConfigReader {
         }
     }
 
-    void expect(const std::string& name, std::initializer_list<uint64_t> dims) {
+    void expect(const std::string& name, const std::vector<uint64_t>& dims) {
         const GgufTensor& tensor = file_.tensor(name);
         size_t d = 0;
         bool same = tensor.n_dims >= dims.size();
@@ -252,7 +282,7 @@ class ConfigReader {
         while (same && d < 4) same = tensor.dims[d++] == 1;
         if (!same)
             fail("tensor " + quoted(name) + " has shape " + shape(std::span(tensor.dims, tensor.n_dims)) +
-                 "; " + shape(std::span(dims.begin(), dims.size())) + " is needed");
+                 "; " + shape(dims) + " is needed");
         ++n_expected_;
     }
 
@@ -290,9 +320,10 @@ class ConfigReader {
 std::vector<LayerTensor> layer_tensors(const ModelConfig& c) {
     const Architecture& a = c.architecture;
     std::vector<LayerTensor> tensors;
-    const auto add = [&](bool there, const char* name, uint64_t cols, uint64_t rows = 0) {
-        if (there) tensors.push_back({name, cols, rows});
+    const auto add = [&](bool there, const char* name, uint64_t cols, uint64_t rows = 0, uint64_t experts = 0) {
+        if (there) tensors.push_back({name, cols, rows, experts});
     };
+    const bool dense = c.n_experts == 0, shared = c.shared_ffn_dim != 0;
     add(true, "attn_norm.weight", c.dim);
     add(true, "attn_q.weight", c.dim, c.q_dim());
     add(a.qkv_bias, "attn_q.bias", c.q_dim());
@@ -300,16 +331,33 @@ std::vector<LayerTensor> layer_tensors(const ModelConfig& c) {
     add(a.qkv_bias, "attn_k.bias", c.kv_dim());
     add(true, "attn_v.weight", c.dim, c.kv_dim());
     add(a.qkv_bias, "attn_v.bias", c.kv_dim());
-    add(a.qk_norm == QkNorm::kPerHead, "attn_q_norm.weight", c.head_dim);
-    add(a.qk_norm == QkNorm::kPerHead, "attn_k_norm.weight", c.head_dim);
+    const bool whole = a.qk_norm == QkNorm::kWhole;
+    add(a.qk_norm != QkNorm::kNone, "attn_q_norm.weight", whole ? c.q_dim() : c.head_dim);
+    add(a.qk_norm != QkNorm::kNone, "attn_k_norm.weight", whole ? c.kv_dim() : c.head_dim);
     add(true, "attn_output.weight", c.q_dim(), c.dim);
     add(a.post_norms, "post_attention_norm.weight", c.dim);
     add(true, "ffn_norm.weight", c.dim);
-    add(true, "ffn_gate.weight", c.dim, c.ffn_dim);
-    add(true, "ffn_up.weight", c.dim, c.ffn_dim);
-    add(true, "ffn_down.weight", c.ffn_dim, c.dim);
+    add(dense, "ffn_gate.weight", c.dim, c.ffn_dim);
+    add(dense, "ffn_up.weight", c.dim, c.ffn_dim);
+    add(dense, "ffn_down.weight", c.ffn_dim, c.dim);
+    // The shared expert comes before the others: while it is computed, these may be read.
+    add(!dense, "ffn_gate_inp.weight", c.dim, c.n_experts);
+    add(shared, "ffn_gate_inp_shexp.weight", c.dim);
+    add(shared, "ffn_gate_shexp.weight", c.dim, c.shared_ffn_dim);
+    add(shared, "ffn_up_shexp.weight", c.dim, c.shared_ffn_dim);
+    add(shared, "ffn_down_shexp.weight", c.shared_ffn_dim, c.dim);
+    add(!dense, "ffn_gate_exps.weight", c.dim, c.expert_ffn_dim, c.n_experts);
+    add(!dense, "ffn_up_exps.weight", c.dim, c.expert_ffn_dim, c.n_experts);
+    add(!dense, "ffn_down_exps.weight", c.expert_ffn_dim, c.dim, c.n_experts);
     add(a.post_norms, "post_ffw_norm.weight", c.dim);
     return tensors;
+}
+
+std::vector<uint64_t> LayerTensor::dims() const {
+    std::vector<uint64_t> out{cols};
+    if (rows != 0) out.push_back(rows);
+    if (experts != 0) out.push_back(experts);
+    return out;
 }
 
 std::string layer_tensor_name(size_t layer, const char* name) {

@@ -1,6 +1,7 @@
 // The dimensions and constants of a decoder, from a GGUF's metadata, checked against its tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,6 +37,16 @@ struct ModelConfig {
     size_t window_period = 0;         // see Architecture; 0: no layer has a window
     float window_rope_base = 0;       // see Architecture; 0: as the other layers
 
+    size_t n_experts = 0;             // of a layer; 0: one feed-forward block that all tokens go through
+    size_t n_experts_used = 0;        // by a token
+    size_t expert_ffn_dim = 0;
+    size_t shared_ffn_dim = 0;        // 0: no shared expert
+    bool softmax_of_chosen = false;   // the router's softmax is over a token's experts, not over all
+    bool normalise_experts = false;   // their weights are made to sum to 1
+    float expert_scale = 1.0f;        // of the weights, after that
+
+    // Of the feed-forward blocks that there are.
+    size_t widest_ffn() const { return n_experts == 0 ? ffn_dim : std::max(expert_ffn_dim, shared_ffn_dim); }
     size_t q_dim() const { return n_heads * head_dim; }
     size_t kv_dim() const { return n_kv_heads * head_dim; }
     bool has_window(size_t layer) const { return window_period != 0 && (layer + 1) % window_period != 0; }
@@ -44,12 +55,14 @@ struct ModelConfig {
 };
 
 // A tensor that every layer has: its name behind "blk.N.", and its shape. A matrix has rows and belongs to the walk; a
-// vector has none.
+// vector has none. Experts' matrices lie one behind the other in one tensor.
 struct LayerTensor {
     const char* name;
     uint64_t cols = 0;
     uint64_t rows = 0;
+    uint64_t experts = 0;
     bool is_matrix() const { return rows != 0; }
+    std::vector<uint64_t> dims() const;
 };
 
 // In execution order.

@@ -30,11 +30,13 @@ struct Shape {
     const char* like;
     uint32_t dim, layers, heads, kv_heads, ffn, vocab, context;
     float rope_base;
+    uint32_t experts = 0, experts_used = 0;  // ffn is one expert's then
 };
 
 constexpr Shape kShapes[] = {
     {"1.1b", "TinyLlama 1.1B", 2048, 22, 32, 4, 5632, 32000, 2048, 10000.0f},
     {"3b", "Llama 3.2 3B with a head of its own", 3072, 28, 24, 8, 8192, 128256, 8192, 500000.0f},
+    {"7b-a1b", "OLMoE 7B, of which a token uses 1B", 2048, 16, 16, 16, 1024, 50304, 4 << 10, 10000.0f, 64, 8},
     {"7b", "Llama 2 7B", 4 * 1024, 32, 32, 32, 11008, 32000, 4 * 1024, 10000.0f},
     {"13b", "Llama 2 13B", 5120, 40, 40, 40, 13824, 32000, 4 * 1024, 10000.0f},
 };
@@ -74,8 +76,12 @@ const Entry& pick(const Entry (&entries)[n], const std::string& name, const char
     throw UsageError(std::string("unknown ") + what + " " + quoted(name) + "; there are: " + names(entries));
 }
 
-// Standard deviation of biases.
+// Standard deviation of biases, and of the weights of the shared expert's gate.
 constexpr double kBias = 0.5;
+constexpr double kSharedGate = 0.02;
+
+// A shared expert's width in widths of the others, as in Qwen1.5-MoE.
+constexpr uint32_t kSharedWidth = 4;
 
 // What Gemma's models have: windows and caps that the files say in numbers.
 constexpr uint32_t kGemma2Window = 4 << 10, kGemma3Window = 1 << 10;
@@ -115,8 +121,18 @@ Plan make_plan(const SynthOptions& options) {
     if (architecture == nullptr) {
         throw UsageError("unknown architecture " + quoted(options.architecture) + "; there are: " + architecture_names());
     }
+    const bool experts = shape.experts != 0;
+    if (experts && architecture->experts == Experts::kNever) {
+        throw UsageError("architecture " + quoted(architecture->name) + " has no experts, shape " + quoted(shape.name) + " has");
+    }
+    if (!experts && architecture->experts == Experts::kAlways) {
+        throw UsageError("architecture " + quoted(architecture->name) + " has experts, shape " + quoted(shape.name) + " has none");
+    }
     ModelConfig config;
     config.architecture = *architecture;
+    config.n_experts = shape.experts;
+    config.expert_ffn_dim = shape.ffn;
+    if (architecture->shared_expert) config.shared_ffn_dim = kSharedWidth * shape.ffn;
     config.dim = shape.dim;
     config.n_heads = shape.heads;
     config.n_kv_heads = shape.kv_heads;
@@ -146,6 +162,12 @@ Plan make_plan(const SynthOptions& options) {
     key("rope.dimension_count", head_dim);
     key("rope.freq_base", shape.rope_base);
     key("vocab_size", static_cast<uint32_t>(n_vocab));
+    if (experts) {
+        key("expert_count", shape.experts);
+        key("expert_used_count", shape.experts_used);
+        key("expert_feed_forward_length", shape.ffn);
+        if (architecture->shared_expert) key("expert_shared_feed_forward_length", kSharedWidth * shape.ffn);
+    }
     if (architecture->window_period != 0) {
         key("attention.sliding_window", architecture->soft_caps ? kGemma2Window : kGemma3Window);
     }
@@ -165,11 +187,8 @@ Plan make_plan(const SynthOptions& options) {
     w.add("tokenizer.ggml.add_bos_token", true);
     w.add("tokenizer.ggml.add_eos_token", false);
 
-    const auto vector = [&](const std::string& name, uint64_t length, double deviation) {
-        plan.parts.push_back({w.add_tensor(name, kernels::Type::kF32, {length}), kernels::Type::kF32, deviation});
-    };
-    const auto add_as = [&](kernels::Type type, const std::string& name, uint64_t cols, uint64_t rows, double deviation) {
-        plan.parts.push_back({w.add_tensor(name, type, {cols, rows}), type, deviation});
+    const auto add = [&](kernels::Type type, const std::string& name, const std::vector<uint64_t>& dims, double deviation) {
+        plan.parts.push_back({w.add_tensor(name, type, dims), type, deviation});
     };
     const auto from = [](uint64_t cols) { return 1 / std::sqrt(static_cast<double>(cols)); };
     const double residual = 1 / std::sqrt(2.0 * static_cast<double>(n_layers));
@@ -180,23 +199,26 @@ Plan make_plan(const SynthOptions& options) {
     std::vector<LayerTensor> parts = layer_tensors(config);
     std::sort(parts.begin(), parts.end(),
               [](const LayerTensor& a, const LayerTensor& b) { return std::strcmp(a.name, b.name) < 0; });
-    add_as(options.tied ? matrix.finer : matrix.type, "token_embd.weight", shape.dim, n_vocab,
-           options.tied ? kLogits * from(shape.dim) : scale);
+    add(options.tied ? matrix.finer : matrix.type, "token_embd.weight", {shape.dim, n_vocab},
+        options.tied ? kLogits * from(shape.dim) : scale);
     for (size_t layer = 0; layer < n_layers; ++layer) {
         for (const LayerTensor& part : parts) {
             const std::string_view kind = part.name;
             const std::string name = layer_tensor_name(layer, part.name);
-            const bool adds = kind == "attn_output.weight" || kind == "ffn_down.weight";
-            const bool finer = layer % 2 == 0 && (kind == "attn_v.weight" || kind == "ffn_down.weight");
             if (part.is_matrix()) {
-                add_as(finer ? matrix.finer : matrix.type, name, part.cols, part.rows, from(part.cols) * (adds ? residual : 1));
+                const bool adds = kind == "attn_output.weight" || kind.starts_with("ffn_down");
+                const bool router = kind == "ffn_gate_inp.weight";
+                const bool finer = layer % 2 == 0 && (kind == "attn_v.weight" || kind.starts_with("ffn_down"));
+                const kernels::Type type = router ? kernels::Type::kF32 : finer ? matrix.finer : matrix.type;
+                add(type, name, part.dims(), from(part.cols) * (adds ? residual : 1));
             } else {
-                vector(name, part.cols, kind.ends_with(".bias") ? kBias : 0);
+                const bool norm = kind.ends_with("_norm.weight");
+                add(kernels::Type::kF32, name, part.dims(), norm ? 0 : kind.ends_with(".bias") ? kBias : kSharedGate);
             }
         }
     }
-    if (!options.tied) add_as(matrix.finer, "output.weight", shape.dim, n_vocab, kLogits * from(shape.dim));
-    vector("output_norm.weight", shape.dim, 0);
+    if (!options.tied) add(matrix.finer, "output.weight", {shape.dim, n_vocab}, kLogits * from(shape.dim));
+    add(kernels::Type::kF32, "output_norm.weight", {shape.dim}, 0);
     return plan;
 }
 

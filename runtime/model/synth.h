@@ -12,7 +12,7 @@ namespace weir {
 
 struct SynthOptions {
     std::string shape;    // one of synth_shapes()
-    std::string type;     // of all matrices, one of synth_types(); norms and biases are F32
+    std::string type;     // of all matrices, one of synth_types(); norms, biases and routers are F32
     std::string architecture = "llama";  // whose tensors and keys the file has, see architecture.h
     size_t n_layers = 0;  // 0: as many as the shape has
     size_t n_vocab = 0;   // 0: as many as the shape has
@@ -20,7 +20,7 @@ struct SynthOptions {
     uint64_t seed = 1;    // equal options give equal files
 };
 
-// Names that the options take, in the order of size: "1.1b 3b 7b 13b", "q4_0 q4_k q8_0 f16".
+// Names that the options take, in the order of size: "1.1b 3b 7b-a1b 7b 13b", "q4_0 q4_k q8_0 f16".
 std::string synth_shapes();
 std::string synth_types();
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -62,6 +63,9 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
     config.n_kv_heads = shape.n_kv_heads;
     config.head_dim = shape.head_dim != 0 ? shape.head_dim : shape.dim / shape.n_heads;
     config.ffn_dim = shape.ffn_dim;
+    config.n_experts = shape.n_experts;
+    config.expert_ffn_dim = shape.expert_ffn_dim != 0 ? shape.expert_ffn_dim : shape.ffn_dim;
+    config.shared_ffn_dim = shape.shared_ffn_dim;
     const size_t rope_dims = shape.rope_dims != 0 ? shape.rope_dims : config.head_dim;
     GgufWriter writer;
     const auto key = [&](const char* name, auto value) { writer.add(shape.architecture + "." + name, value); };
@@ -87,6 +91,15 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
     if (shape.window != 0) number("attention.sliding_window", shape.window);
     if (shape.attention_soft_cap != 0) key("attn_logit_softcapping", shape.attention_soft_cap);
     if (shape.logit_soft_cap != 0) key("final_logit_softcapping", shape.logit_soft_cap);
+    if (shape.n_experts != 0) {
+        number("expert_count", shape.n_experts);
+        number("expert_used_count", shape.n_experts_used);
+    }
+    if (shape.expert_ffn_dim != 0) number("expert_feed_forward_length", shape.expert_ffn_dim);
+    if (shape.shared_ffn_dim != 0) number("expert_shared_feed_forward_length", shape.shared_ffn_dim);
+    if (shape.expert_weights_norm) key("expert_weights_norm", *shape.expert_weights_norm);
+    if (shape.expert_weights_scale != 0) key("expert_weights_scale", shape.expert_weights_scale);
+    if (shape.expert_gating != 0) number("expert_gating_func", shape.expert_gating);
     add_vocabulary(writer, shape.n_vocab);
     if (!shape.chat_template.empty()) writer.add("tokenizer.chat_template", shape.chat_template);
 
@@ -94,29 +107,31 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
     struct Plan {
         size_t index;
         Type type;
-        uint64_t cols, rows;
+        uint64_t cols, rows;  // of all experts together, where there are some
         float mean, deviation;
         bool nan;
     };
     std::vector<Plan> plans;
     const auto plan = [&](const std::string& name, Type type, uint64_t cols, uint64_t rows, float mean, float deviation,
-                          bool nan = false) {
-        const std::vector<uint64_t> dims = rows == 0 ? std::vector<uint64_t>{cols} : std::vector<uint64_t>{cols, rows};
-        plans.push_back({writer.add_tensor(name, type, dims), type, cols, rows == 0 ? 1 : rows, mean, deviation, nan});
+                          bool nan = false, uint64_t experts = 0) {
+        const std::vector<uint64_t> dims = LayerTensor{name.c_str(), cols, rows, experts}.dims();
+        const uint64_t all_rows = std::max<uint64_t>(1, rows) * std::max<uint64_t>(1, experts);
+        plans.push_back({writer.add_tensor(name, type, dims), type, cols, all_rows, mean, deviation, nan});
     };
     const auto spread = [](size_t inputs) { return 1.0f / std::sqrt(static_cast<float>(inputs)); };
-    // Queries and keys twice as wide, so that attention has something to choose.
+    // Queries, keys and routers twice as wide, so that there is something to choose.
     const auto plan_part = [&](size_t layer, const LayerTensor& part) {
         const std::string kind = part.name;
         const std::string name = layer_tensor_name(layer, part.name);
         if (!part.is_matrix()) {
-            const bool bias = kind.ends_with(".bias");
-            plan(name, Type::kF32, part.cols, 0, bias ? 0 : 1, bias ? 0.5f : 0.1f);
+            const bool norm = kind.ends_with("_norm.weight");
+            plan(name, Type::kF32, part.cols, 0, norm ? 1 : 0, norm ? 0.1f : 0.5f);
             return;
         }
-        const float wider = kind == "attn_q.weight" || kind == "attn_k.weight" ? 2 : 1;
+        const float wider = kind == "attn_q.weight" || kind == "attn_k.weight" || kind == "ffn_gate_inp.weight" ? 2 : 1;
         const bool nan = kind == "ffn_up.weight" && static_cast<int>(layer) == shape.nan_layer;
-        plan(name, kind == "ffn_down.weight" ? shape.down : shape.body, part.cols, part.rows, 0, wider * spread(part.cols), nan);
+        const Type type = kind.starts_with("ffn_down") ? shape.down : kind == "ffn_gate_inp.weight" ? Type::kF32 : shape.body;
+        plan(name, type, part.cols, part.rows, 0, wider * spread(part.cols), nan, part.experts);
     };
     plan("token_embd.weight", shape.embedding, shape.dim, shape.n_vocab, 0, 1);
     if (shape.rope_factors) plan("rope_freqs.weight", Type::kF32, rope_dims / 2, 0, 2, 0.3f);

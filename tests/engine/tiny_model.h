@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "kernels/types.h"
@@ -31,6 +32,13 @@ struct TinyShape {
     size_t window = 0;                // for architectures whose layers have one
     float attention_soft_cap = 0;
     float logit_soft_cap = 0;
+    size_t n_experts = 0;             // for architectures with experts, as what follows
+    size_t n_experts_used = 2;
+    size_t expert_ffn_dim = 0;        // 0: ffn_dim, and no key
+    size_t shared_ffn_dim = 0;
+    std::optional<bool> expert_weights_norm;  // no value: no key
+    float expert_weights_scale = 0;
+    size_t expert_gating = 0;
     int nan_layer = -1;   // one weight of this layer's ffn_up is NaN (body F32)
     std::string chat_template;
     uint32_t seed = 1;

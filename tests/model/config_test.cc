@@ -186,8 +186,9 @@ TEST(Config, AbsurdDimensions) {
 TEST(Config, WhatIsNotHonouredIsRefused) {
     EXPECT_THAT(refusal_with("general.architecture", "gemma\n3"),
                 HasSubstr("architecture 'gemma\\x0a3' is not"));
-    EXPECT_THAT(refusal_with("llama.expert_count", uint32_t{8}), HasSubstr("'llama.expert_count' is set"));
     EXPECT_EQ(refusal_with("llama.expert_count", uint32_t{0}), "");
+    EXPECT_THAT(refusal_with("llama.expert_group_count", uint32_t{8}), HasSubstr("'llama.expert_group_count' is set"));
+    EXPECT_THAT(refusal_with("llama.expert_shared_count", uint32_t{1}), HasSubstr("'llama.expert_shared_count' is set"));
     EXPECT_THAT(refusal_with("llama.logit_scale", 0.5f), HasSubstr("'llama.logit_scale' is set"));
     EXPECT_THAT(refusal_with("llama.attention.causal", false), HasSubstr("attention.causal"));
     EXPECT_THAT(refusal_with("split.count", uint32_t{3}), HasSubstr("one of 3 parts"));
@@ -268,6 +269,42 @@ TEST(Config, GemmasWindowsScalesAndCaps) {
         w.add("gemma3.rope.freq_base_swa", 0.0f);
     };
     EXPECT_THAT(refusal(model), HasSubstr("'gemma3.rope.freq_base_swa' is 0"));
+}
+
+TEST(Config, Experts) {
+    SmallModel model;
+    model.architecture = "qwen2moe";
+    EXPECT_THAT(refusal(model), HasSubstr("'qwen2moe.expert_count' is missing"));
+    model.experts = 4;
+    const auto with = [&](auto add) {
+        SmallModel changed = model;
+        changed.also = [add](GgufWriter& w) { add(w); };
+        return refusal(changed);
+    };
+    EXPECT_EQ(refusal(model), "");
+    const ModelConfig config = config_of(model);
+    EXPECT_EQ(config.n_experts, 4u);
+    EXPECT_EQ(config.n_experts_used, 2u);
+    EXPECT_EQ(config.expert_ffn_dim, 12u);
+    EXPECT_EQ(config.shared_ffn_dim, 12u);
+    EXPECT_FALSE(config.normalise_experts);
+    EXPECT_THAT(with([](GgufWriter& w) { w.add("qwen2moe.expert_gating_func", uint32_t{2}); }),
+                HasSubstr("'qwen2moe.expert_gating_func' is 2, which is not supported"));
+    EXPECT_THAT(with([](GgufWriter& w) { w.add("qwen2moe.expert_weights_scale", -1.0f); }), HasSubstr("must be above 0"));
+    EXPECT_THAT(with([](GgufWriter& w) { w.add("qwen2moe.expert_feed_forward_length", uint32_t{10}); }),
+                HasSubstr("has shape 8 x 12 x 4; 8 x 10 x 4 is needed"));
+    model.without = {"qwen2moe.expert_used_count"};
+    EXPECT_THAT(refusal(model), HasSubstr("'qwen2moe.expert_used_count' is missing"));
+    model.also = [](GgufWriter& w) { w.add("qwen2moe.expert_used_count", uint32_t{5}); };
+    EXPECT_THAT(refusal(model), HasSubstr("'qwen2moe.expert_used_count' is 5; 1 to 4 is possible"));
+    for (const char* tensor : {"blk.0.ffn_gate_inp.weight", "blk.1.ffn_down_exps.weight", "blk.0.ffn_gate_inp_shexp.weight"}) {
+        model.also = nullptr;
+        model.without = {tensor};
+        EXPECT_THAT(refusal(model), HasSubstr("tensor '" + std::string(tensor) + "' is missing"));
+    }
+    model.without = {};
+    model.architecture = "qwen3";
+    EXPECT_THAT(refusal(model), HasSubstr("'qwen3.expert_count' is set, which is not supported"));
 }
 
 TEST(Config, BiasesAndHeadNormsOfTheQwens) {

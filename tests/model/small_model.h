@@ -19,6 +19,7 @@ struct SmallModel {
     std::string architecture = "llama";
     uint32_t head_dim = 0;  // 0: dim / heads
     uint32_t layers = 2, dim = 8, heads = 2, kv_heads = 1, ffn = 12, vocab = 6, context = 16;
+    uint32_t experts = 0;
     bool tied = false;
     std::vector<std::string> without;  // keys and tensors to leave out
     std::function<void(GgufWriter&)> also;
@@ -49,13 +50,20 @@ struct SmallModel {
             own("attention.key_length", head_dim);
             own("attention.value_length", head_dim);
         }
+        if (experts != 0) {
+            own("expert_count", experts);
+            own("expert_used_count", uint32_t{2});
+        }
         ModelConfig config;
+        config.n_experts = experts;
+        config.expert_ffn_dim = ffn;
         config.architecture = *find_architecture(architecture);
         config.dim = dim;
         config.n_heads = heads;
         config.n_kv_heads = kv_heads;
         config.head_dim = head_dim != 0 ? head_dim : dim / (heads == 0 ? 1 : heads);
         config.ffn_dim = ffn;
+        if (config.architecture.shared_expert) config.shared_ffn_dim = ffn;
         std::vector<LayerTensor> parts = layer_tensors(config);
         std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return std::string(a.name) < b.name; });
         const auto tensor = [&](const std::string& name, std::vector<uint64_t> dims) {
@@ -65,7 +73,7 @@ struct SmallModel {
         for (uint32_t layer = 0; layer < layers; ++layer) {
             for (const LayerTensor& part : parts) {
                 const std::string name = layer_tensor_name(layer, part.name);
-                tensor(name, part.is_matrix() ? std::vector{part.cols, part.rows} : std::vector{part.cols});
+                tensor(name, part.dims());
             }
         }
         if (!tied) tensor("output.weight", {dim, vocab});

@@ -188,6 +188,19 @@ TEST_F(SynthFile, EveryArchitectureIsAModel) {
         EXPECT_STREQ(config.architecture.name, architecture);
         EXPECT_EQ(config.head_dim, 64u);
     }
+    options_.shape = "7b-a1b";
+    options_.architecture = "qwen3";
+    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("architecture 'qwen3' has no experts, shape '7b-a1b' has"));
+    for (const char* architecture : {"llama", "qwen2moe", "qwen3moe", "olmoe"}) {
+        options_.architecture = architecture;
+        const ModelConfig config = read_config(GgufFile::open(write("model.gguf")));
+        EXPECT_STREQ(config.architecture.name, architecture);
+        EXPECT_EQ(config.n_experts, 64u);
+        EXPECT_EQ(config.n_experts_used, 8u);
+        EXPECT_EQ(config.expert_ffn_dim, 1024u);
+    }
+    options_.shape = "1.1b";
+    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("architecture 'olmoe' has experts, shape '1.1b' has none"));
     options_.architecture = "gpt2";
     EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown architecture 'gpt2'; there are: llama, qwen2"));
 }
@@ -262,7 +275,7 @@ TEST_F(SynthFile, Refusals) {
     EXPECT_THROW(synth_file_bytes(options_), UsageError);
     options_.n_vocab = 0;
     options_.shape = "2b";
-    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown shape '2b'; there are: 1.1b 3b 7b 13b"));
+    EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown shape '2b'; there are: 1.1b 3b 7b-a1b 7b 13b"));
     options_.shape = "7b";
     options_.type = "q6_k";
     EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("unknown type 'q6_k'; there are: q4_0 q4_k q4_k_m q8_0 f16"));

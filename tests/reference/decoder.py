@@ -6,7 +6,8 @@ papers have it, in double precision, whole sequence at once, for the small F32 m
 the engine, neither code nor the reader of the file.
 
 Llama: Touvron et al. 2023; rotary embedding: Su et al. 2021; gated feed-forward: Shazeer 2020. Qwen2: Yang et al. 2024.
-Qwen3: Yang et al. 2025. Gemma 2 and 3: Gemma Team 2024, 2025."""
+Qwen3: Yang et al. 2025. Gemma 2 and 3: Gemma Team 2024, 2025. Experts: Jiang et al. 2024 (Mixtral), Muennighoff et al. 2024
+(OLMoE), Qwen Team 2024 (the shared expert)."""
 import sys
 
 import numpy as np
@@ -15,9 +16,12 @@ from gguf_floats import load
 
 # What a family does otherwise than Llama.
 FAMILIES = {
-    'llama': {},
+    'llama': {'normalised': True},
     'qwen2': {'neox': True, 'qkv_bias': True},
     'qwen3': {'neox': True, 'head_norm': True},
+    'qwen2moe': {'neox': True, 'qkv_bias': True, 'shared': True},
+    'qwen3moe': {'neox': True, 'head_norm': True, 'normalised': True},
+    'olmoe': {'neox': True, 'row_norm': True},
     'gemma2': {'neox': True, 'gemma': True, 'global_every': 2},
     'gemma3': {'neox': True, 'gemma': True, 'head_norm': True, 'global_every': 6, 'local_base': 10000.0},
 }
@@ -91,6 +95,8 @@ class Decoder:
             y = x @ self.t[f'{blk}attn_{name}.weight'].T
             if self.family.get('qkv_bias'):
                 y = y + self.t[f'{blk}attn_{name}.bias']
+            if self.family.get('row_norm') and name != 'v':
+                y = self.norm(y, f'{blk}attn_{name}_norm.weight')
             return y.reshape(n, count, self.head_dim)
 
         q, k, v = heads_of('q', self.heads), heads_of('k', self.kv_heads), heads_of('v', self.kv_heads)
@@ -116,6 +122,29 @@ class Decoder:
         gate, up = x @ self.t[blk + 'ffn_gate.weight'].T, x @ self.t[blk + 'ffn_up.weight'].T
         return (activation(gate) * up) @ self.t[blk + 'ffn_down.weight'].T
 
+    def experts(self, layer, x):
+        """One token after the other, one expert after the other."""
+        t = {name: self.t[f'blk.{layer}.ffn_{name}.weight'] for name in ('gate_inp', 'gate_exps', 'up_exps', 'down_exps')}
+        out = np.zeros_like(x)
+        for i, token in enumerate(x):
+            worth = t['gate_inp'] @ token
+            of_chosen = self.keys.get('expert_gating_func', 1) == 3
+            if not of_chosen:
+                worth = softmax(worth)
+            chosen = np.argsort(-worth)[:self.keys['expert_used_count']]
+            weights = softmax(worth[chosen]) if of_chosen else worth[chosen]
+            if self.keys.get('expert_weights_norm', self.family.get('normalised', False)):
+                weights = weights / weights.sum()
+            weights = weights * self.keys.get('expert_weights_scale', 1.0)
+            for weight, e in zip(weights, chosen):
+                hidden = silu(t['gate_exps'][e] @ token) * (t['up_exps'][e] @ token)
+                out[i] += weight * (t['down_exps'][e] @ hidden)
+        if self.family.get('shared'):
+            gate_inp, gate, up, down = (self.t[f'blk.{layer}.ffn_{name}_shexp.weight'] for name in ('gate_inp', 'gate', 'up', 'down'))
+            share = 1 / (1 + np.exp(-(x @ gate_inp)))
+            out += share[:, None] * ((silu(x @ gate.T) * (x @ up.T)) @ down.T)
+        return out
+
     def logits(self, ids):
         gemma = self.family.get('gemma', False)
         x = self.t['token_embd.weight'][ids]
@@ -125,7 +154,8 @@ class Decoder:
             blk = f'blk.{layer}.'
             y = self.attention(layer, self.norm(x, blk + 'attn_norm.weight'))
             x = x + (self.norm(y, blk + 'post_attention_norm.weight') if gemma else y)
-            y = self.feed_forward(layer, self.norm(x, blk + 'ffn_norm.weight'))
+            block = self.experts if self.keys.get('expert_count') else self.feed_forward
+            y = block(layer, self.norm(x, blk + 'ffn_norm.weight'))
             x = x + (self.norm(y, blk + 'post_ffw_norm.weight') if gemma else y)
         head = self.t.get('output.weight', self.t['token_embd.weight'])
         return cap(self.norm(x, 'output_norm.weight') @ head.T, self.keys.get('final_logit_softcapping'))
