@@ -31,6 +31,10 @@ void axpy_f16(float s, const uint16_t* v, size_t n, float* acc);
 void f32_to_f16(const float* x, size_t n, uint16_t* y);
 void f16_to_f32(const uint16_t* x, size_t n, float* y);
 void softmax(float* x, size_t n);
+float softmax_piece(float* x, size_t n, float* max, float* sum);
+
+void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
+                  size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride);
 
 extern const KernelSet kKernels;
 

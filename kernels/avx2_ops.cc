@@ -193,13 +193,13 @@ void f16_to_f32(const uint16_t* x, size_t n, float* y) {
     expand_floats<LoadF16>(reinterpret_cast<const char*>(x), y, n);
 }
 
-void softmax(float* x, size_t n) {
-    // Lanes past the end must not win the maximum, so they repeat the first element.
-    const __m256 first = _mm256_set1_ps(x[0]);
-    __m256 largest = first;
+float softmax_piece(float* x, size_t n, float* max, float* sum) {
+    // Lanes past the end must not win the maximum, so they repeat what was the largest before.
+    const __m256 before = _mm256_set1_ps(*max);
+    __m256 largest = before;
     for_each_eight(n, [&](size_t i, auto load, auto) __attribute__((always_inline)) {
         __m256 v = load(x + i);
-        if (n - i < 8) v = _mm256_blendv_ps(first, v, _mm256_castsi256_ps(mask_of(n - i)));
+        if (n - i < 8) v = _mm256_blendv_ps(before, v, _mm256_castsi256_ps(mask_of(n - i)));
         largest = _mm256_max_ps(largest, v);
     });
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
@@ -207,14 +207,23 @@ void softmax(float* x, size_t n) {
     m = _mm_max_ss(m, _mm_movehdup_ps(m));
     const __m256 top = _mm256_set1_ps(_mm_cvtss_f32(m));
 
-    __m256 sums = _mm256_setzero_ps();  // a NaN anywhere reaches them, and with them every element
+    __m256 sums = _mm256_setzero_ps();  // a NaN anywhere reaches them
     for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         __m256 e = exp8(_mm256_sub_ps(load(x + i), top));
         if (n - i < 8) e = _mm256_and_ps(e, _mm256_castsi256_ps(mask_of(n - i)));
         sums = _mm256_add_ps(sums, e);
         store(x + i, e);
     });
-    const __m256 inverse = _mm256_set1_ps(1.0f / sum_of_lanes(sums));
+    const float factor = _mm256_cvtss_f32(exp8(_mm256_sub_ps(before, top)));
+    *sum = *sum * factor + sum_of_lanes(sums);
+    *max = _mm256_cvtss_f32(top);
+    return factor;
+}
+
+void softmax(float* x, size_t n) {
+    float max = -__builtin_inff(), sum = 0.0f;
+    softmax_piece(x, n, &max, &sum);
+    const __m256 inverse = _mm256_set1_ps(1.0f / sum);
     for_each_eight(n, [&](size_t i, auto load, auto store)
                           __attribute__((always_inline)) { store(x + i, _mm256_mul_ps(load(x + i), inverse)); });
 }
@@ -236,6 +245,8 @@ const KernelSet kKernels = {
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,
     .softmax = softmax,
+    .multiply_add = multiply_add,
+    .softmax_piece = softmax_piece,
 };
 
 }  // namespace weir::kernels::avx2

@@ -65,6 +65,17 @@ struct KernelSet {
 
     // x[i] = exp(x[i] - max) / sum; returns nothing. n >= 1.
     void (*softmax)(float* x, size_t n);
+
+    // y[t * y_stride + j] += sum over i < k of x[t * x_stride + i] * b(i, j), for t < tokens, j < n, by fused multiply-add
+    // and ascending i: every table gives the same bits. b(i, j) lies at b[i * row_stride + j / 8 * panel_stride + j % 8],
+    // floats or halves (type: kF32, kF16); strides in elements.
+    void (*multiply_add)(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
+                         size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride);
+
+    // The next n >= 1 values of a softmax that is computed piece by piece (Milakov & Gimelshein 2018): x[i] = exp(x[i] -
+    // m), where m is the larger of *max and the largest x. Returns f = exp(*max - m), which everything made with the old
+    // *max is to be multiplied with; *sum = *sum * f + sum of the new x; *max = m. Begins with -infinity and 0.
+    float (*softmax_piece)(float* x, size_t n, float* max, float* sum);
 };
 
 // The form in which activations meet weights of this type: float weights always take kF32, and rows that are no

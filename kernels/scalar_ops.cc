@@ -78,6 +78,36 @@ void softmax(float* x, size_t n) {
     for (size_t i = 0; i < n; ++i) x[i] *= inverse;
 }
 
+void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
+                  size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride) {
+    for (size_t t = 0; t < tokens; ++t) {
+        for (size_t j = 0; j < n; ++j) {
+            float sum = y[t * y_stride + j];
+            for (size_t i = 0; i < k; ++i) {
+                const size_t at = i * row_stride + j / 8 * panel_stride + j % 8;
+                const float value = type == Type::kF16 ? half_to_float(static_cast<const uint16_t*>(b)[at])
+                                                       : static_cast<const float*>(b)[at];
+                sum = std::fma(x[t * x_stride + i], value, sum);
+            }
+            y[t * y_stride + j] = sum;
+        }
+    }
+}
+
+float softmax_piece(float* x, size_t n, float* max, float* sum) {
+    float largest = *max;
+    for (size_t i = 0; i < n; ++i) largest = std::max(largest, x[i]);
+    double added = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        x[i] = std::exp(x[i] - largest);
+        added += static_cast<double>(x[i]);
+    }
+    const float factor = std::exp(*max - largest);
+    *sum = *sum * factor + static_cast<float>(added);
+    *max = largest;
+    return factor;
+}
+
 }  // namespace
 
 const KernelSet kKernels = {
@@ -97,6 +127,8 @@ const KernelSet kKernels = {
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,
     .softmax = softmax,
+    .multiply_add = multiply_add,
+    .softmax_piece = softmax_piece,
 };
 
 }  // namespace weir::kernels::scalar

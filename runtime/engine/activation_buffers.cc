@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/engine/attention.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -104,7 +105,7 @@ size_t ActivationBuffers::lay_out(const ModelConfig& config, const BufferShape& 
     workers.resize(shape.workers);
     for (WorkerBuffers& worker : workers) {
         worker.row = arena.floats(1, std::max(config.dim, config.widest_ffn()));
-        worker.scores = arena.floats(config.n_heads / config.n_kv_heads, shape.n_ctx);
+        worker.attention = arena.floats(1, attention_scratch(config.head_dim, config.n_heads / config.n_kv_heads));
         worker.packed = arena.packed(1, std::max({config.dim, q_dim, config.widest_ffn()}));
     }
     return arena.used();

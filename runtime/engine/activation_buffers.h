@@ -30,9 +30,9 @@ struct PackedRows {
 };
 
 struct WorkerBuffers {
-    float* row = nullptr;     // [max(dim, widest_ffn)] a normalised or gated row on its way into packed form
-    float* scores = nullptr;  // [n_heads / n_kv_heads, n_ctx] attention weights of one token and one KV head
-    PackedRows packed;        // [1, max(dim, q_dim, widest_ffn)] the one row of a decode step, packed by every worker for itself
+    float* row = nullptr;        // [max(dim, widest_ffn)] a normalised or gated row on its way into packed form
+    float* attention = nullptr;  // [attention_scratch()]
+    PackedRows packed;           // [1, max(dim, q_dim, widest_ffn)] the one row of a decode step, packed by every worker for itself
 };
 
 class ActivationBuffers {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/attention.h"
 #include "runtime/engine/units.h"
 #include "runtime/error.h"
 
@@ -14,9 +15,6 @@ namespace weir {
 namespace {
 
 using kernels::Activation;
-
-// Tokens of one attention unit: fine enough to share out a batch, and the keys of a head stay in cache for all of them.
-constexpr size_t kAttentionTokens = 16;
 
 // Stages, to name the place where a value stopped being finite: 1 the embedding, then two per layer, then the head.
 constexpr uint32_t kAllFinite = 0;
@@ -372,24 +370,34 @@ size_t Forward::unit_rows(const Matrix& matrix, std::span<const Product> group) 
 bool Forward::append(size_t worker, const Batch& batch, size_t index) {
     const size_t tokens = batch.ids.size();
     if (tokens == 1) return true;
-    for (size_t t = worker; t < tokens; t += team_.size()) {
+    // A panel of keys to each in turn: two workers in one would take its cache lines from each other.
+    for (size_t t = 0; t < tokens; ++t) {
+        if ((batch.first_position + t) / KvCache::kPanel % team_.size() != worker) continue;
         for (size_t h = 0; h < model_.config.n_kv_heads; ++h) append_row(batch, index, h, t);
     }
     return meet();
 }
 
 bool Forward::attend(size_t worker, const Batch& batch, size_t index) {
+    const ModelConfig& config = model_.config;
     const size_t tokens = batch.ids.size();
-    const size_t n_kv_heads = model_.config.n_kv_heads;
-    const size_t units = n_kv_heads * ceil_div(tokens, kAttentionTokens);
+    const size_t head_dim = config.head_dim, group = config.n_heads / config.n_kv_heads;
+    const size_t q_dim = config.n_heads * head_dim;
+    const AttentionRule& rule = model_.layers[index].attention;
+    const AttentionShape shape{head_dim, group, rule.scale, rule.soft_cap, rule.window};
+    const size_t units = config.n_kv_heads * ceil_div(tokens, kAttentionTokens);
     for (size_t unit = ticket_.fetch_add(1, std::memory_order_relaxed); unit < units;
          unit = ticket_.fetch_add(1, std::memory_order_relaxed)) {
-        const size_t kv_head = unit % n_kv_heads;
-        const size_t first = unit / n_kv_heads * kAttentionTokens;
+        const size_t kv_head = unit % config.n_kv_heads;
+        const size_t first = unit / config.n_kv_heads * kAttentionTokens;
+        const size_t count = std::min(tokens - first, kAttentionTokens);
         if (tokens == 1) append_row(batch, index, kv_head, 0);
-        for (size_t t = first; t < std::min(tokens, first + kAttentionTokens); ++t) {
-            attend_row(worker, batch, index, kv_head, t);
+        float* const q = buffers_.q + first * q_dim + kv_head * group * head_dim;
+        for (size_t t = 0; t < count; ++t) {
+            for (size_t g = 0; g < group; ++g) rotate(q + t * q_dim + g * head_dim, first + t, rule.rope);
         }
+        weir::attend(kernels_, cache_, index, kv_head, shape, batch.first_position + first, count, q, q_dim,
+                     buffers_.workers[worker].attention);
     }
     return meet();
 }
@@ -410,63 +418,10 @@ void Forward::rotate(float* head_row, size_t token, size_t rope) const {
 
 void Forward::append_row(const Batch& batch, size_t index, size_t kv_head, size_t token) {
     const size_t head_dim = model_.config.head_dim;
-    const size_t position = batch.first_position + token;
     float* const k = buffers_.k + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     const float* const v = buffers_.v + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     rotate(k, token, model_.layers[index].attention.rope);
-    std::byte* const key = cache_.key(index, kv_head, position);
-    std::byte* const value = cache_.value(index, kv_head, position);
-    if (cache_.type() == KvType::kF16) {
-        kernels_.f32_to_f16(k, head_dim, reinterpret_cast<uint16_t*>(key));
-        kernels_.f32_to_f16(v, head_dim, reinterpret_cast<uint16_t*>(value));
-    } else {
-        std::memcpy(key, k, cache_.row_bytes());
-        std::memcpy(value, v, cache_.row_bytes());
-    }
-}
-
-// softmax(scale * q K^T) V over the positions that the layer's rule lets the token see, for the query heads that share one
-// KV head. In two passes and by ascending position, so that the result does not depend on how the batch was cut.
-void Forward::attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token) {
-    const ModelConfig& config = model_.config;
-    const size_t head_dim = config.head_dim;
-    const size_t group = config.n_heads / config.n_kv_heads;
-    const AttentionRule& rule = model_.layers[index].attention;
-    const size_t end = batch.first_position + token + 1;
-    const size_t begin = end - std::min(end, rule.window);
-    const size_t row_bytes = cache_.row_bytes();
-    float* const q = buffers_.q + (token * config.n_heads + kv_head * group) * head_dim;
-    float* const scores = buffers_.workers[worker].scores;
-    const bool f16 = cache_.type() == KvType::kF16;
-
-    for (size_t g = 0; g < group; ++g) rotate(q + g * head_dim, token, rule.rope);
-    const std::byte* key = cache_.key(index, kv_head, begin);
-    for (size_t p = begin; p < end; ++p, key += row_bytes) {
-        for (size_t g = 0; g < group; ++g) {
-            const float* const head = q + g * head_dim;
-            const float dot = f16 ? kernels_.dot_f16(head, reinterpret_cast<const uint16_t*>(key), head_dim)
-                                  : kernels_.dot_f32(head, reinterpret_cast<const float*>(key), head_dim);
-            scores[g * cache_.capacity() + p] = dot * rule.scale;
-        }
-    }
-    for (size_t g = 0; g < group; ++g) {
-        float* const seen = scores + g * cache_.capacity() + begin;
-        if (rule.soft_cap != 0) kernels_.soft_cap(seen, end - begin, rule.soft_cap);
-        kernels_.softmax(seen, end - begin);
-    }
-    std::fill_n(q, group * head_dim, 0.0f);
-    const std::byte* value = cache_.value(index, kv_head, begin);
-    for (size_t p = begin; p < end; ++p, value += row_bytes) {
-        for (size_t g = 0; g < group; ++g) {
-            const float weight = scores[g * cache_.capacity() + p];
-            float* const out = q + g * head_dim;
-            if (f16) {
-                kernels_.axpy_f16(weight, reinterpret_cast<const uint16_t*>(value), head_dim, out);
-            } else {
-                kernels_.axpy_f32(weight, reinterpret_cast<const float*>(value), head_dim, out);
-            }
-        }
-    }
+    append_to_cache(kernels_, cache_, index, kv_head, batch.first_position + token, head_dim, k, v);
 }
 
 bool Forward::meet() {

@@ -115,7 +115,6 @@ class Forward {
 
     void rotate(float* head_row, size_t token, size_t rope) const;
     void append_row(const Batch& batch, size_t index, size_t kv_head, size_t token);
-    void attend_row(size_t worker, const Batch& batch, size_t index, size_t kv_head, size_t token);
     size_t unit_rows(const Matrix& matrix, std::span<const Product> group) const;
     bool meet();
     void report_not_finite(uint32_t stage);

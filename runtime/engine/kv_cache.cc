@@ -11,15 +11,17 @@
 namespace weir {
 namespace {
 
-size_t element_bytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
+size_t bytes_of(KvType type) { return type == KvType::kF16 ? 2 : 4; }
+
+size_t whole_panels(size_t n_ctx) { return (n_ctx + KvCache::kPanel - 1) / KvCache::kPanel * KvCache::kPanel; }
 
 }  // namespace
 
 const char* kv_type_name(KvType type) { return type == KvType::kF16 ? "f16" : "f32"; }
 
 size_t KvCache::bytes(const ModelConfig& config, KvType type, size_t n_ctx) {
-    size_t total = 2 * element_bytes(type);
-    for (const size_t factor : {config.n_layers, config.n_kv_heads, config.head_dim, n_ctx}) {
+    size_t total = 2 * bytes_of(type);
+    for (const size_t factor : {config.n_layers, config.n_kv_heads, config.head_dim, whole_panels(n_ctx)}) {
         if (__builtin_mul_overflow(total, factor, &total)) {
             throw Error("KV cache for a context of " + std::to_string(n_ctx) + " tokens does not fit an address space");
         }
@@ -28,8 +30,8 @@ size_t KvCache::bytes(const ModelConfig& config, KvType type, size_t n_ctx) {
 }
 
 KvCache::KvCache(const ModelConfig& config, KvType type, size_t n_ctx)
-    : type_(type), n_kv_heads_(config.n_kv_heads), n_ctx_(n_ctx), row_bytes_(config.head_dim * element_bytes(type)),
-      bytes_(bytes(config, type, n_ctx)) {
+    : type_(type), n_kv_heads_(config.n_kv_heads), n_ctx_(n_ctx), head_dim_(config.head_dim),
+      head_bytes_(whole_panels(n_ctx) * config.head_dim * bytes_of(type)), bytes_(bytes(config, type, n_ctx)) {
     void* base = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
         throw Error("KV cache: cannot map " + std::to_string(bytes_) + " bytes for a context of " +

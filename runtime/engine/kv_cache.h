@@ -1,8 +1,8 @@
 // Keys and values of the tokens seen so far, for every layer. One anonymous mapping for the whole context: its size is
 // known up front and belongs to the budget; the kernel hands out pages as positions are written.
 //
-// Layout [layer][kv head][position][head_dim], keys and values in two halves: attention streams the positions of one
-// head without a gap.
+// Values lie as [layer][kv head][position][head_dim], keys as [layer][kv head][position / 8][head_dim][position % 8]: as
+// attention multiplies them, eight positions or eight elements of a head at a time (see multiply_add in kernels.h).
 //
 // Threads: workers write and read rows of different heads or positions at the same time; set_length() and clear()
 // belong to the leader, outside the pass. Construction throws Error where the memory cannot be had.
@@ -36,21 +36,24 @@ class KvCache {
     size_t length() const { return length_; }
     void set_length(size_t length);
 
-    // Bytes of one head's row of one position.
-    size_t row_bytes() const { return row_bytes_; }
+    size_t element_bytes() const { return type_ == KvType::kF16 ? 2 : 4; }
+    // Keys of positions 8 * panel and on; element d of position p is at [d * 8 + p % 8].
+    std::byte* keys(size_t layer, size_t kv_head, size_t panel) {
+        return base_ + (layer * n_kv_heads_ + kv_head) * head_bytes_ + panel * kPanel * head_dim_ * element_bytes();
+    }
     // Row of `position`; rows of the following positions lie behind it.
-    std::byte* key(size_t layer, size_t kv_head, size_t position) {
-        return base_ + ((layer * n_kv_heads_ + kv_head) * n_ctx_ + position) * row_bytes_;
-    }
     std::byte* value(size_t layer, size_t kv_head, size_t position) {
-        return key(layer, kv_head, position) + bytes_ / 2;
+        return base_ + bytes_ / 2 + (layer * n_kv_heads_ + kv_head) * head_bytes_ + position * head_dim_ * element_bytes();
     }
+
+    static constexpr size_t kPanel = 8;
 
   private:
     const KvType type_;
     const size_t n_kv_heads_;
     const size_t n_ctx_;
-    const size_t row_bytes_;
+    const size_t head_dim_;
+    const size_t head_bytes_;  // of one head's keys, or values, of one layer
     const size_t bytes_;
     size_t length_ = 0;
     std::byte* base_ = nullptr;

@@ -171,6 +171,68 @@ TEST_P(Ops, Dot) {
     }
 }
 
+// Matrices as attention has them: keys in panels of eight columns, values in rows. The same bits as the chain of fused
+// multiplications, in every table.
+TEST_P(Ops, MultiplyAddIsOneChain) {
+    const size_t k = 21;
+    for (const size_t n : {0, 1, 7, 8, 16, 24, 33, 64, 70}) {
+        for (const size_t tokens : {0, 1, 3, 4, 5, 17}) {
+            for (const bool panels : {false, true}) {
+                const size_t panel_stride = panels ? 8 * k : 8, row_stride = panels ? 8 : n;
+                const size_t elements = panels ? (n + 7) / 8 * 8 * k : n * k;
+                const Guarded<float> b(random_floats(elements, 1.0f, rng_)), x(random_floats(tokens * k, 1.0f, rng_));
+                std::vector<uint16_t> halves(elements);
+                for (size_t i = 0; i < elements; ++i) halves[i] = float_to_half(b.get()[i]);
+                const Guarded<uint16_t> h(halves);
+                for (const Type type : {Type::kF32, Type::kF16}) {
+                    const std::vector<float> start = random_floats(tokens * n, 1.0f, rng_);
+                    const Guarded<float> y(start);
+                    const void* matrix = type == Type::kF16 ? static_cast<const void*>(h.get()) : b.get();
+                    set().multiply_add(type, x.get(), k, tokens, matrix, row_stride, panel_stride, k, n, y.get(), n);
+                    for (size_t at = 0; at < tokens * n; ++at) {
+                        float want = start[at];
+                        for (size_t i = 0; i < k; ++i) {
+                            const size_t place = i * row_stride + at % n / 8 * panel_stride + at % n % 8;
+                            const float value = type == Type::kF16 ? half_to_float(halves[place]) : b.get()[place];
+                            want = std::fma(x.get()[at / n * k + i], value, want);
+                        }
+                        ASSERT_EQ(y.get()[at], want) << n << ' ' << tokens << ' ' << at;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(Ops, SoftmaxInPieces) {
+    for (const size_t n : kLengths) {
+        if (n == 0) continue;
+        std::vector<float> whole = random_floats(n, 5.0f, rng_), x = whole;
+        double largest = -1e30, total = 0;
+        for (const float v : whole) largest = std::max(largest, d(v));
+        for (const float v : whole) total += std::exp(d(v) - largest);
+        float max = -std::numeric_limits<float>::infinity(), sum = 0;
+        std::vector<double> weights;
+        for (size_t at = 0; at < n; at += 64) {
+            const size_t count = std::min<size_t>(64, n - at);
+            const Guarded<float> piece(std::vector<float>(x.begin() + static_cast<ptrdiff_t>(at),
+                                                          x.begin() + static_cast<ptrdiff_t>(at + count)));
+            const float factor = set().softmax_piece(piece.get(), count, &max, &sum);
+            for (double& w : weights) w *= d(factor);
+            for (size_t i = 0; i < count; ++i) weights.push_back(d(piece.get()[i]));
+        }
+        EXPECT_EQ(d(max), largest);
+        EXPECT_NEAR(d(sum), total, 1e-5 * total);
+        for (size_t i = 0; i < n; ++i) {
+            EXPECT_NEAR(weights[i] / d(sum), std::exp(d(whole[i]) - largest) / total, 1e-5) << n;
+        }
+    }
+    float nan[3] = {0.0f, kNan, 1.0f};
+    float max = 0, sum = 0;
+    set().softmax_piece(nan, 3, &max, &sum);
+    EXPECT_TRUE(std::isnan(sum));
+}
+
 TEST_P(Ops, HalfToFloatAllOfThem) {
     std::vector<uint16_t> all(0x10000);
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
