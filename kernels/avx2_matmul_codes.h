@@ -2,10 +2,11 @@
 //
 // The value of an output is defined once, for every path through this file. Accumulator lane b of a (row,
 // token) pair belongs to the cells b of its 256-element stretches, which are taken in order:
-//     lane[b] = fma(float(integer sum of cell b), scale_w[b] * scale_x[b], lane[b])
+//     lane[b] = fma(integer sum of cell b, scale_w[b] * scale_x[b], lane[b])
 //     lane[b] = fma(min_w[b], sum_x[b], lane[b])          (types with groups of 16: low halves, then high
 //     ones)
-// and sum_of_lanes() makes one float of them. The integer sums are exact, so how they are made is free: one
+// and sum_of_lanes() makes one float of them. Int16's sum is 128 * float(sum with high bytes) + float(sum with low
+// bytes), and the latter is zero where no cell is fine. The integer sums are exact, so how they are made is free: one
 // row at a time with horizontal adds (few tokens: unpacking is most of the work), or eight rows side by side,
 // unpacked once for all tokens, where a vector holds four codes of each row and no horizontal add is needed.
 #pragma once
@@ -21,16 +22,11 @@
 namespace weir::kernels::avx2 {
 namespace {
 
-static_assert(offsetof(Int8Super, scale) == offsetof(Int16Super, scale) &&
-              offsetof(Int8Super, sum) == offsetof(Int16Super, sum) &&
-              offsetof(Int8Super, sum_low) == offsetof(Int16Super, sum_low) &&
-              offsetof(Int8Super, sum_high) == offsetof(Int16Super, sum_high) &&
-              offsetof(Int8Super, codes) == offsetof(Int16Super, codes));
-constexpr size_t kScaleAt = offsetof(Int8Super, scale);
-constexpr size_t kSumAt = offsetof(Int8Super, sum);
-constexpr size_t kSumLowAt = offsetof(Int8Super, sum_low);
-constexpr size_t kSumHighAt = offsetof(Int8Super, sum_high);
-constexpr size_t kCodesAt = offsetof(Int8Super, codes);
+constexpr size_t kScaleAt = offsetof(Super, scale);
+constexpr size_t kSumAt = offsetof(Super, sum);
+constexpr size_t kSumLowAt = offsetof(Super, sum_low);
+constexpr size_t kSumHighAt = offsetof(Super, sum_high);
+constexpr size_t kCodesAt = offsetof(Super, codes);
 
 // Four vectors whose lanes hold parts of cells P (low) and P + 4 (high), P = 0 to 3, into one: entry b is
 // cell b's sum.
@@ -49,12 +45,10 @@ template <int P, int H>
     return _mm256_shuffle_epi8(groups, _mm256_set1_epi16(static_cast<int16_t>(kPair)));
 }
 
-// The integer sums of eight cells, for int8 and for int16 activations at `x` (a Super's codes).
-struct Int8 {
-    using Super = Int8Super;
-
+// The sums of eight cells over bytes at `x`, which int8_place() put there.
+struct Bytes {
     // Cell P (low lane) and P + 4 (high): products of unsigned codes, added in pairs; at most 2 * 128 * 127 =
-    // 32512. (Int16 comes with bytes down to -128, for codes up to 31.)
+    // 32512.
     template <class W, int P, int H, class S>
     [[gnu::always_inline]] static __m256i products(const S& s, const char* x) {
         const __m256i w = W::template codes<P, H>(s);
@@ -75,7 +69,7 @@ struct Int8 {
 
     template <class W, class S>
     [[gnu::always_inline]] static __m256i cells(const S& s, const char* x) {
-        if constexpr (W::kMaxCode <= 15) {  // sixteen products of 15 * 128 fit an int16
+        if constexpr (W::kMaxCode <= 15) {  // sixteen products of 15 * 127 fit an int16
             const __m256i v01 = _mm256_hadd_epi16(cell16<W, 0>(s, x), cell16<W, 1>(s, x));
             const __m256i v23 = _mm256_hadd_epi16(cell16<W, 2>(s, x), cell16<W, 3>(s, x));
             return add_pairs(_mm256_hadd_epi16(v01, v23));
@@ -104,74 +98,35 @@ struct Int8 {
     }
 };
 
+// The two integer forms of activations.
+struct Int8 {
+    static constexpr bool kTwoBytes = false;
+};
 struct Int16 {
-    using Super = Int16Super;
-    static constexpr size_t kHighAt = offsetof(Int16Super, high) - kCodesAt;
-    static constexpr size_t kLowAt = offsetof(Int16Super, low) - kCodesAt;
-
-    // Codes of even and of odd elements as int16, the order in which int16_place() puts activations.
-    template <class W>
-    [[gnu::always_inline]] static __m256i even(__m256i codes) {
-        if constexpr (W::kSigned) return _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8);
-        return _mm256_and_si256(codes, _mm256_set1_epi16(255));
-    }
-    template <class W>
-    [[gnu::always_inline]] static __m256i odd(__m256i codes) {
-        if constexpr (W::kSigned) return _mm256_srai_epi16(codes, 8);
-        return _mm256_srli_epi16(codes, 8);
-    }
-
-    template <class W, int P, int H, class S>
-    [[gnu::always_inline]] static __m256i products(const S& s, const char* x) {
-        const __m256i w = W::template codes<P, H>(s);
-        const char* a = x + sizeof(int16_t) * int16_place(P, 16 * H);
-        return _mm256_add_epi32(_mm256_madd_epi16(even<W>(w), bytes_at(a)),
-                                _mm256_madd_epi16(odd<W>(w), bytes_at(a + 32)));
-    }
-
-    template <class W, int P, class S>
-    [[gnu::always_inline]] static __m256i cell(const S& s, const char* x) {
-        return _mm256_add_epi32(products<W, P, 0>(s, x), products<W, P, 1>(s, x));
-    }
-
-    // Small codes are multiplied with the two bytes of the activations: that takes no unpacking to int16, and int16 holds
-    // the sums. (Q4_0, one token, from cache: 11.3 to 14.7 GB/s of weights.)
-    template <class W, class S>
-    [[gnu::always_inline]] static __m256i cells(const S& s, const char* x) {
-        if constexpr (W::kMaxCode <= 31) {
-            const __m256i high = Int8::cells<W>(s, x + kHighAt);
-            return _mm256_add_epi32(_mm256_slli_epi32(high, 8), Int8::cells<W>(s, x + kLowAt));
-        } else {
-            return sums_of_cells(cell<W, 0>(s, x), cell<W, 1>(s, x), cell<W, 2>(s, x), cell<W, 3>(s, x));
-        }
-    }
-
-    // The scales of groups would overflow the integers, so each half's sum is scaled as a float.
-    template <class W, class S>
-    [[gnu::always_inline]] static __m256 scaled_cells(const S& s, __m256i groups, const char* x) {
-        const __m256i low = sums_of_cells(products<W, 0, 0>(s, x), products<W, 1, 0>(s, x),
-                                          products<W, 2, 0>(s, x), products<W, 3, 0>(s, x));
-        const __m256i high = sums_of_cells(products<W, 0, 1>(s, x), products<W, 1, 1>(s, x),
-                                           products<W, 2, 1>(s, x), products<W, 3, 1>(s, x));
-        const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(low), low_halves(groups));
-        return _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), high_halves(groups), part);
-    }
+    static constexpr bool kTwoBytes = true;
 };
 
-// 256 elements of one row against one token.
-template <class W, class X, class S>
-[[gnu::always_inline]] inline __m256 accumulate(const S& s, const char* x, __m256 lanes) {
+// 256 elements of one row against one token: its Super, and its low bytes where there are any.
+template <class W, class S>
+[[gnu::always_inline]] inline __m256 accumulate(const S& s, const char* x, bool two_bytes, const char* low, __m256 lanes) {
+    const __m256 unit = _mm256_set1_ps(kHighUnit);
     if constexpr (W::kGroups) {
         const Groups g = W::groups(s);
         const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(g.d), floats_at(x + kScaleAt));
-        lanes = _mm256_fmadd_ps(X::template scaled_cells<W>(s, g.scale, x + kCodesAt), scale, lanes);
+        __m256 sums = Bytes::scaled_cells<W>(s, g.scale, x + kCodesAt);
+        if (two_bytes) sums = _mm256_mul_ps(sums, unit);
+        if (low != nullptr) sums = _mm256_add_ps(sums, Bytes::scaled_cells<W>(s, g.scale, low));
+        lanes = _mm256_fmadd_ps(sums, scale, lanes);
         lanes = _mm256_fmadd_ps(g.min_low, floats_at(x + kSumLowAt), lanes);
         return _mm256_fmadd_ps(g.min_high, floats_at(x + kSumHighAt), lanes);
     } else {
         __m256 scale, min;
         W::scales(s, scale, min);
         scale = _mm256_mul_ps(scale, floats_at(x + kScaleAt));
-        lanes = _mm256_fmadd_ps(_mm256_cvtepi32_ps(X::template cells<W>(s, x + kCodesAt)), scale, lanes);
+        __m256 sums = _mm256_cvtepi32_ps(Bytes::cells<W>(s, x + kCodesAt));
+        if (two_bytes) sums = _mm256_mul_ps(sums, unit);
+        if (low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(Bytes::cells<W>(s, low)));
+        lanes = _mm256_fmadd_ps(sums, scale, lanes);
         return W::kSigned ? lanes : _mm256_fmadd_ps(min, floats_at(x + kSumAt), lanes);
     }
 }
@@ -185,16 +140,20 @@ float dot(const typename W::Block* row, size_t k, const char* x) {
     using Block = typename W::Block;
     __m256 lanes = _mm256_setzero_ps();
     const size_t supers = k / kSuperElements;
+    const size_t left = k % kSuperElements / kCellElements;
+    const size_t all = supers + (left != 0 ? 1 : 0);
+    const char* const lows = x + low_at(all);
+    const char* const fine = x + fine_at(all);
+    const auto low_of = [&](size_t i) { return X::kTwoBytes && fine[i] != 0 ? lows + i * kSuperElements : nullptr; };
     for (size_t i = 0; i < supers; ++i) {
         const char* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
         for (size_t line = 0; line < sizeof(Block) * W::kBlocks; line += 64)
             _mm_prefetch(ahead + line, _MM_HINT_T0);
-        lanes = accumulate<W, X>(Blocks<Block>{row}, x, lanes);
+        lanes = accumulate<W>(Blocks<Block>{row}, x, X::kTwoBytes, low_of(i), lanes);
         row += W::kBlocks;
-        x += sizeof(typename X::Super);
+        x += sizeof(Super);
     }
-    const size_t left = k % kSuperElements / kCellElements;
-    if (left != 0) lanes = accumulate<W, X>(LastBlocks<Block>(row, left), x, lanes);
+    if (left != 0) lanes = accumulate<W>(LastBlocks<Block>(row, left), x, X::kTwoBytes, low_of(supers), lanes);
     return sum_of_lanes(lanes);
 }
 

@@ -24,42 +24,23 @@ float largest_magnitude(const float* x, size_t n) {
     return std::bit_cast<float>(largest);
 }
 
-void put_code(Int8Super& out, size_t b, size_t i, int code) {
-    out.codes[int8_place(b, i)] = static_cast<int8_t>(code);
-}
-
-void put_code(Int16Super& out, size_t b, size_t i, int code) {
-    const int high = (code + 128) >> 8;
-    out.codes[int16_place(b, i)] = static_cast<int16_t>(code);
-    out.high[int8_place(b, i)] = static_cast<int8_t>(high);
-    out.low[int8_place(b, i)] = static_cast<int8_t>(code - 256 * high);
-}
-
-size_t place(int8_t, size_t b, size_t i) {
-    return int8_place(b, i);
-}
-size_t place(int16_t, size_t b, size_t i) {
-    return int16_place(b, i);
-}
-
-// One cell of 32 elements; `out` comes zeroed.
-template <class Super>
-void pack_cell(const float* x, size_t b, float code_max, Super& out) {
+// One cell of 32 elements. Codes are whole multiples of `unit`, of at most code_max units; they come out apart.
+void pack_cell(const float* x, size_t b, float code_max, int unit, Super& out, int (&codes)[kCellElements]) {
     const float largest = largest_magnitude(x, kCellElements);
+    std::fill(std::begin(codes), std::end(codes), 0);
     if (!std::isfinite(largest)) {
         const float nan = std::numeric_limits<float>::quiet_NaN();
         out.scale[b] = out.sum[b] = out.sum_low[b] = out.sum_high[b] = nan;
         return;
     }
     if (largest < kSmallestMagnitude) return;
-    const float scale = largest / code_max;
+    const float scale = largest / (code_max * static_cast<float>(unit));
     const float inverse = code_max / largest;
     int sums[2] = {0, 0};
     for (size_t i = 0; i < kCellElements; ++i) {
         const float rounded = std::nearbyint(x[i] * inverse);
-        const int code = static_cast<int>(std::clamp(rounded, -code_max, code_max));
-        put_code(out, b, i, code);
-        sums[i / 16] += code;
+        codes[i] = static_cast<int>(std::clamp(rounded, -code_max, code_max)) * unit;
+        sums[i / 16] += codes[i];
     }
     out.scale[b] = scale;
     out.sum_low[b] = scale * static_cast<float>(sums[0]);
@@ -67,25 +48,54 @@ void pack_cell(const float* x, size_t b, float code_max, Super& out) {
     out.sum[b] = scale * static_cast<float>(sums[0] + sums[1]);
 }
 
-template <class Super>
-void pack(const float* x, size_t k, float code_max, char* out) {
+void pack_int8(const float* x, size_t k, char* out) {
     const size_t cells = k / kCellElements;
-    for (size_t first = 0; first < cells; first += kCellsPerSuper) {
+    for (size_t first = 0; first < cells; first += kCellsPerSuper, out += sizeof(Super)) {
         Super super{};
-        const size_t count = std::min(kCellsPerSuper, cells - first);
-        for (size_t b = 0; b < count; ++b) {
-            pack_cell(x + (first + b) * kCellElements, b, code_max, super);
+        for (size_t b = 0; b < std::min(kCellsPerSuper, cells - first); ++b) {
+            int codes[kCellElements];
+            pack_cell(x + (first + b) * kCellElements, b, kInt8Max, 1, super, codes);
+            for (size_t i = 0; i < kCellElements; ++i) super.codes[int8_place(b, i)] = static_cast<int8_t>(codes[i]);
         }
         std::memcpy(out, &super, sizeof super);
-        out += sizeof super;
     }
 }
 
-template <class Code, class Super>
-double dot_cell(const Cell& cell, const Super& x, size_t b) {
-    int32_t sums[2] = {0, 0};  // at most 16 * 128 * 32767
+void pack_int16(const float* x, size_t k, char* out) {
+    const size_t cells = k / kCellElements;
+    const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
+    std::memset(out, 0, int16_row_bytes(supers));
+    double sum = 0;
+    for (size_t c = 0; c < cells; ++c) sum += static_cast<double>(largest_magnitude(x + c * kCellElements, kCellElements));
+    for (size_t s = 0; s < supers; ++s) {
+        Super super{};
+        int8_t low[kSuperElements] = {};
+        uint8_t fine_cells = 0;
+        for (size_t b = 0; b < std::min(kCellsPerSuper, cells - s * kCellsPerSuper); ++b) {
+            const float* const cell = x + (s * kCellsPerSuper + b) * kCellElements;
+            const bool fine = is_fine(largest_magnitude(cell, kCellElements), sum, cells);
+            if (fine) fine_cells = static_cast<uint8_t>(fine_cells | 1u << b);
+            int codes[kCellElements];
+            pack_cell(cell, b, fine ? kInt16Max : kInt8Max, fine ? 1 : kHighUnit, super, codes);
+            for (size_t i = 0; i < kCellElements; ++i) {
+                const int high = (codes[i] + kHighUnit / 2) >> 7;
+                super.codes[int8_place(b, i)] = static_cast<int8_t>(high);
+                low[int8_place(b, i)] = static_cast<int8_t>(codes[i] - kHighUnit * high);
+            }
+        }
+        std::memcpy(out + s * sizeof super, &super, sizeof super);
+        std::memcpy(out + low_at(supers) + s * sizeof low, low, sizeof low);
+        std::memcpy(out + fine_at(supers) + s, &fine_cells, 1);
+    }
+}
+
+// `low`: low bytes of the Super's codes, nullptr where codes are all there is.
+double dot_cell(const Cell& cell, const Super& x, const int8_t* low, size_t b) {
+    int32_t sums[2] = {0, 0};  // at most 16 * 128 * 16319
     for (size_t i = 0; i < kCellElements; ++i) {
-        sums[i / 16] += int32_t{cell.code[i]} * int32_t{x.codes[place(Code{}, b, i)]};
+        const size_t at = int8_place(b, i);
+        const int32_t code = low == nullptr ? x.codes[at] : kHighUnit * x.codes[at] + low[at];
+        sums[i / 16] += int32_t{cell.code[i]} * code;
     }
     const double products =
         static_cast<double>(cell.scale[0]) * sums[0] + static_cast<double>(cell.scale[1]) * sums[1];
@@ -97,18 +107,22 @@ double dot_cell(const Cell& cell, const Super& x, size_t b) {
 // Tokens that share one unpacking of a row.
 constexpr size_t kTokenGroup = 16;
 
-template <class Super, class Code>
-void matmul_codes(Type type, const uint8_t* w, size_t k, const char* x, size_t x_stride_bytes, size_t tokens,
-                  float* y, size_t y_stride) {
+void matmul_codes(Type type, bool two_bytes, const uint8_t* w, size_t k, const char* x, size_t x_stride_bytes,
+                  size_t tokens, float* y, size_t y_stride) {
+    const size_t supers = (k + kSuperElements - 1) / kSuperElements;
     double sums[kTokenGroup] = {};
     for (size_t first = 0; first < k; first += kSuperElements) {
         const size_t n = std::min(kSuperElements, k - first);
         Cell cells[kCellsPerSuper];
         unpack(type, w + row_bytes(type, first), n, cells);
         for (size_t t = 0; t < tokens; ++t) {
+            const char* const row = x + t * x_stride_bytes;
             Super super;
-            std::memcpy(&super, x + t * x_stride_bytes + first / kSuperElements * sizeof super, sizeof super);
-            for (size_t b = 0; b < n / kCellElements; ++b) sums[t] += dot_cell<Code>(cells[b], super, b);
+            std::memcpy(&super, row + first / kSuperElements * sizeof super, sizeof super);
+            const auto* const low = reinterpret_cast<const int8_t*>(row + low_at(supers) + first);
+            for (size_t b = 0; b < n / kCellElements; ++b) {
+                sums[t] += dot_cell(cells[b], super, two_bytes ? low : nullptr, b);
+            }
         }
     }
     for (size_t t = 0; t < tokens; ++t) y[t * y_stride] = static_cast<float>(sums[t]);
@@ -139,9 +153,9 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
         case Activation::kInt8:
-            return pack<Int8Super>(x, k, kInt8Max, static_cast<char*>(out));
+            return pack_int8(x, k, static_cast<char*>(out));
         case Activation::kInt16:
-            return pack<Int16Super>(x, k, kInt16Max, static_cast<char*>(out));
+            return pack_int16(x, k, static_cast<char*>(out));
     }
 }
 
@@ -186,12 +200,8 @@ void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const
                     matmul_floats(type, row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
                 case Activation::kInt8:
-                    matmul_codes<Int8Super, int8_t>(type, row, k, group, x_stride_bytes, count, out,
-                                                    y_stride);
-                    break;
                 case Activation::kInt16:
-                    matmul_codes<Int16Super, int16_t>(type, row, k, group, x_stride_bytes, count, out,
-                                                      y_stride);
+                    matmul_codes(type, a == Activation::kInt16, row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
             }
         }

@@ -103,9 +103,9 @@ size_t activation_bytes(Activation a, size_t k) noexcept {
     const size_t supers = round_up(k, kSuperElements) / kSuperElements;
     switch (a) {
         case Activation::kInt8:
-            return supers * sizeof(Int8Super);
+            return supers * sizeof(Super);
         case Activation::kInt16:
-            return supers * sizeof(Int16Super);
+            return int16_row_bytes(supers);
         case Activation::kF32:
             break;
     }

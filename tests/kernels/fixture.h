@@ -155,15 +155,17 @@ inline std::vector<double> unpack_activations(Activation a, const std::byte* pac
             float v;
             std::memcpy(&v, packed + i * sizeof v, sizeof v);
             x[i] = static_cast<double>(v);
-        } else if (a == Activation::kInt8) {
-            Int8Super s;
-            std::memcpy(&s, packed + super * sizeof s, sizeof s);
-            x[i] = static_cast<double>(s.scale[b]) * s.codes[int8_place(b, e)];
-        } else {
-            Int16Super s;
-            std::memcpy(&s, packed + super * sizeof s, sizeof s);
-            x[i] = static_cast<double>(s.scale[b]) * s.codes[int16_place(b, e)];
+            continue;
         }
+        Super s;
+        std::memcpy(&s, packed + super * sizeof s, sizeof s);
+        int code = s.codes[int8_place(b, e)];
+        if (a == Activation::kInt16) {
+            const size_t supers = (k + kSuperElements - 1) / kSuperElements;
+            code = kHighUnit * code +
+                   static_cast<int8_t>(packed[low_at(supers) + super * kSuperElements + int8_place(b, e)]);
+        }
+        x[i] = static_cast<double>(s.scale[b]) * code;
     }
     return x;
 }
