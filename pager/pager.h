@@ -128,7 +128,7 @@ class Pager {
     std::string rungs() const;
 
     // Leader: Extents [first, first + count) will be touched in order, the first at `ordinal`. Never blocks; where the
-    // queue is full the advice is lost and counted.
+    // queue is full the advice is lost and counted. What comes late may lie between what was planned before.
     void plan(uint64_t ordinal, size_t first, size_t count) noexcept;
     // Leader: reads all and returns when they are here; false where one failed for good. At most 256 at a time.
     bool read_small(std::span<const SmallRead> reads) noexcept;

@@ -20,8 +20,9 @@ namespace {
 // Extents being read at once. Eight of 2 MiB fill a drive's queue (16 MiB in flight); twice that bridges the time until
 // the pager has seen a completion and pushed the next read.
 constexpr size_t kMaxReading = 16;
-// A plan is one pass; the leader is at most one pass ahead.
-constexpr size_t kMaxPlanItems = 16;
+// A pass is one item, and the leader is at most one pass ahead. With experts it is an item for each stretch between them,
+// and three for each expert that a router chose in the layers that are not behind: 200 for 50 layers and 16 experts.
+constexpr size_t kMaxPlanItems = 4 << 10;
 // The kernel refuses to wake only for a bad range; an error that passes is somebody's filter on system calls.
 constexpr int kMaxWakes = 3;
 // Frames that may be wanted beyond one per Extent: staging, where install copies.
@@ -155,7 +156,12 @@ void PagerLoop::take_messages() noexcept {
         } else if (plan_.size() == kMaxPlanItems) {
             add(shared_->counters.lost_plans, 1);
         } else {
-            plan_.push_back({m.at, m.first, m.count});
+            // Mostly the last. What is announced late (experts, when their router has chosen) takes its place in the order,
+            // and reads ahead begin there again.
+            const auto place = std::upper_bound(plan_.begin(), plan_.end(), m.at,
+                                                [](uint64_t at, const PlanItem& item) { return at < item.ordinal; });
+            plan_.insert(place, {m.at, m.first, m.count});
+            cursor_ = std::min(cursor_, m.at);
         }
     }
 }

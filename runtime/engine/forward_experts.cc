@@ -73,6 +73,11 @@ void Forward::sort_slots(size_t tokens, const Layer& layer) {
     list(expert_inputs_, layer.expert_gate, b.gate, ffn_dim, ffn_dim, tokens == 1);
     list(expert_inputs_, layer.expert_up, b.up, up_stride, ffn_dim, tokens == 1);
     list(expert_outputs_, layer.expert_down, b.slot_out, dim, dim, false);
+    for (const std::vector<Product>* products : {&expert_inputs_, &expert_outputs_}) {
+        for (const Product& p : *products) {
+            store_.announce(p.w->place + p.first_row * p.w->row_bytes, p.rows * p.w->row_bytes);
+        }
+    }
 }
 
 namespace {

@@ -70,7 +70,7 @@ class PagedStore : public StoreBase {
             shape_paging(map_.image_bytes, longest_row_bytes(map_), options.frame_bytes, options.workers, page);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
-        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
+        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_, runs_of_every_pass());
         frames_ = shape.frames;
         ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
         std::vector<pager::ImageRange> ranges;
@@ -110,6 +110,12 @@ class PagedStore : public StoreBase {
         stalled_before_ = pager_->stall_us();
         announcements_.begin_pass(with_head, next_follows,
                                   [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
+    }
+
+    void announce(uint64_t place, uint64_t bytes) noexcept override {
+        const size_t first = place / extent_bytes_, last = (place + bytes - 1) / extent_bytes_;
+        announcements_.also(first, last - first + 1,
+                            [this](uint64_t ordinal, size_t from, size_t count) { pager_->plan(ordinal, from, count); });
     }
 
     void end_pass() override {
@@ -165,7 +171,7 @@ class PagedStore : public StoreBase {
         StoreStats s;
         s.mode = PagingMode::kUffd;
         s.weights_bytes = map_.weights_bytes;
-        s.pass_bytes = map_.image_bytes + (config_.tied_head ? 0 : row_bytes());
+        s.pass_bytes = map_.expert_bytes == 0 ? map_.image_bytes + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
         for (size_t e = 0; e < n_extents_; ++e)
             if (pager_->pinned(e)) s.resident_bytes += extent_used_[e];
         s.ring_bytes = p.ring_frames * extent_bytes_;
@@ -187,6 +193,31 @@ class PagedStore : public StoreBase {
 
   private:
     using Clock = std::chrono::steady_clock;
+
+    // Extents that hold something besides experts: these are what a pass touches whatever the routers choose.
+    std::vector<Announcements::Run> runs_of_every_pass() const {
+        std::vector<bool> sparse(n_extents_, false);
+        uint64_t begin = 0, end = 0;  // of experts that lie together, but for a page's alignment
+        const auto mark = [&] {
+            for (uint64_t e = (begin + extent_bytes_ - 1) / extent_bytes_; (e + 1) * extent_bytes_ <= end; ++e) sparse[e] = true;
+        };
+        for (const PlacedTensor& placed : map_.tensors) {
+            if (!placed.experts) continue;
+            if (placed.place >= end + file_.granule()) {
+                mark();
+                begin = placed.place;
+            }
+            end = placed.place + placed.tensor->bytes;
+        }
+        mark();
+        std::vector<Announcements::Run> runs;
+        for (size_t e = 0; e < n_extents_; ++e) {
+            if (sparse[e]) continue;
+            if (runs.empty() || runs.back().first + runs.back().count != e) runs.push_back({e, 0});
+            ++runs.back().count;
+        }
+        return runs;
+    }
 
     void throw_if_failed() const {
         if (pager_->failed()) throw Error(pager_->failure());

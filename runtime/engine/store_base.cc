@@ -116,7 +116,9 @@ uint64_t StoreBase::embedding_offset(int32_t id) const {
 }
 
 uint64_t StoreBase::pass_bytes() const {
-    return map_.weights_bytes + (config_.tied_head ? 0 : embedding_row_bytes_);
+    const uint64_t idle = map_.expert_bytes == 0 ? 0
+                                                 : map_.expert_bytes / config_.n_experts * (config_.n_experts - config_.n_experts_used);
+    return map_.weights_bytes - idle + (config_.tied_head ? 0 : embedding_row_bytes_);
 }
 
 }  // namespace weir

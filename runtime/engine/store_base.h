@@ -2,9 +2,11 @@
 // check that the file is still the one that was opened.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pager/file.h"
@@ -17,18 +19,45 @@ namespace weir {
 // Nothing is said twice. Ordinals ascend over all passes, see pager.h.
 class Announcements {
   public:
+    struct Run {
+        size_t first;
+        size_t count;
+    };
+
     Announcements() = default;
-    Announcements(size_t units, size_t units_without_head) : units_(units), without_head_(units_without_head) {}
+    // runs: of units that every pass touches, ascending; the others are announced by also().
+    Announcements(size_t units, size_t units_without_head, std::vector<Run> runs)
+        : units_(units), without_head_(units_without_head), runs_(std::move(runs)) {}
+    Announcements(size_t units, size_t units_without_head) : Announcements(units, units_without_head, {{0, units}}) {}
 
     // plan(ordinal, first, count) is called for what was not announced yet.
     template <typename Plan>
     void begin_pass(bool with_head, bool next_follows, Plan&& plan) {
+        also_ = 0;
         for (size_t next = 0; next < (next_follows ? 2 : 1); ++next) {
             const size_t until = with_head ? units_ : without_head_;
-            if (until <= announced_[next]) continue;
-            plan((pass_ + next) * units_ + announced_[next], announced_[next], until - announced_[next]);
-            announced_[next] = until;
+            for (const Run& run : runs_) {
+                const size_t first = std::max(run.first, announced_[next]), end = std::min(run.first + run.count, until);
+                if (first < end) plan((pass_ + next) * units_ + first, first, end - first);
+            }
+            announced_[next] = std::max(announced_[next], until);
         }
+    }
+    // Units [first, first + count) will be touched in this pass, by ascending calls; those in runs were announced.
+    template <typename Plan>
+    void also(size_t first, size_t count, Plan&& plan) {
+        const size_t end = first + count;
+        for (size_t at = std::max(first, also_); at < end;) {
+            const auto run = std::find_if(runs_.begin(), runs_.end(), [at](const Run& r) { return r.first + r.count > at; });
+            if (run != runs_.end() && run->first <= at) {
+                at = run->first + run->count;
+                continue;
+            }
+            const size_t until = run == runs_.end() ? end : std::min(end, run->first);
+            plan(ordinal(at), at, until - at);
+            at = until;
+        }
+        also_ = std::max(also_, end);
     }
     void end_pass() {
         ++pass_;
@@ -42,6 +71,8 @@ class Announcements {
     size_t without_head_ = 0;
     uint64_t pass_ = 0;
     size_t announced_[2] = {0, 0};  // of this pass and of the next
+    std::vector<Run> runs_;
+    size_t also_ = 0;  // units below it have been announced by also() in this pass
 };
 
 class StoreBase : public WeightStore {

@@ -91,6 +91,10 @@ class WeightStore {
     // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:
     // Error where it changed or shrank.
     virtual void begin_pass(bool with_head, bool next_follows) = 0;
+    // Leader, inside a pass, when a router has chosen: bytes [place, place + bytes) of an expert's matrix will be touched, in
+    // ascending order. What a store does not read before it is told so: where it can, it leaves experts out of what it
+    // reads ahead by itself.
+    virtual void announce(uint64_t, uint64_t) noexcept {}
     // Leader, after begin_pass(): this worker takes no part in the pass.
     virtual void sit_out(size_t) noexcept {}
     // Leader, after every worker has left the walk. Error where the walk failed, or the file changed meanwhile.

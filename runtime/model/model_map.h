@@ -18,6 +18,7 @@ namespace weir {
 struct PlacedTensor {
     const GgufTensor* tensor = nullptr;  // in the GgufFile, which must outlive the map
     uint64_t place = 0;                  // of its first byte in the image
+    bool experts = false;                // of which a token touches a few
 };
 
 struct PlacedRange {
@@ -32,6 +33,7 @@ struct ModelMap {
     uint64_t image_bytes = 0;
     uint64_t head_place = 0;            // where the head begins: passes without logits stop here
     uint64_t weights_bytes = 0;         // of the matrices themselves
+    uint64_t expert_bytes = 0;          // of these, of experts
     const GgufTensor* embedding = nullptr;
 };
 

@@ -111,6 +111,46 @@ TinyShape long_rows() {
     return shape;
 }
 
+// Experts of 64 KiB a matrix, many Extents at the small budgets, of which a token uses two of sixteen.
+TinyShape with_experts() {
+    TinyShape shape;
+    shape.architecture = "qwen2moe";
+    shape.n_layers = 3;
+    shape.n_experts = 16;
+    shape.expert_ffn_dim = 256;
+    shape.shared_ffn_dim = 64;
+    return shape;
+}
+
+TEST(PagedForward, SameBitsWithExperts) {
+    WEIR_NEEDS_UFFD();
+    expect_same_bits(PagingMode::kUffd, with_experts(), {128 << 10, 1 << 20, 16 << 20});
+}
+
+TEST(AdvisedForward, SameBitsWithExperts) {
+    expect_same_bits(PagingMode::kAdvised, with_experts(), {128 << 10, 1 << 20, 16 << 20});
+}
+
+// What routers did not choose is not read: two experts of sixteen, half as much again for Extents that neighbours share, and
+// little else.
+TEST(PagedForward, ExpertsThatNobodyChoseAreNotRead) {
+    WEIR_NEEDS_UFFD();
+    const TinyShape shape = with_experts();
+    const TinyModelFile file(shape);
+    const uint64_t experts = shape.n_layers * shape.n_experts * 3 * shape.expert_ffn_dim * shape.dim * sizeof(float);
+    const auto ids = some_ids(12);
+    EngineOptions options;
+    options.paging = PagingMode::kUffd;
+    options.threads = 2;
+    options.frame_bytes = 256 << 10;  // Extents of 32 KiB
+    Engine engine(file.path(), options);
+    engine.logits(ids, 1);
+    const StoreStats stats = engine.store->stats();
+    EXPECT_LT(stats.bytes_read, ids.size() * experts / 4);
+    EXPECT_GT(stats.bytes_read, experts / 8);
+    EXPECT_LT(stats.pass_bytes, experts / 2);
+}
+
 TEST(PagedForward, SameBitsAtEveryBudget) {
     WEIR_NEEDS_UFFD();
     expect_same_bits(PagingMode::kUffd, six_layers(), {64 << 10, 128 << 10, 300 << 10, 4 << 20});
