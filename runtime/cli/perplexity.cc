@@ -20,7 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // As llama.cpp's tool has it, so that figures compare.
 constexpr size_t kUsualWindow = 512;
-// Logits of one pass of each model: more spare walks over the weights, four to eight of them are little beside the rest.
+// Of one pass's logits, for each model. A vocabulary of 128k tokens gets 64 rows, so that a window of 512 is five walks over
+// the weights; a small one is scored in a single pass.
 constexpr size_t kLogitBytes = 32u << 20;
 
 struct Options {
