@@ -77,7 +77,7 @@ Command add_synth(CLI::App& app) {
         ->check(whole_number(1, UINT32_MAX));
     command->add_option("--vocab", synth_options.n_vocab, "tokens (default: the shape's)")
         ->check(whole_number(1, UINT32_MAX));
-    command->add_flag("--tied", synth_options.tied, "no head of its own: the embedding is the head");
+    command->add_flag("--tied", synth_options.tied, "no head of its own: the embedding is the head, as Gemma's always is");
     command->add_option("--seed", synth_options.seed, "equal options give equal files")
         ->check(whole_number(0, UINT64_MAX))
         ->capture_default_str();

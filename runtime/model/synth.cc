@@ -139,6 +139,7 @@ Plan make_plan(const SynthOptions& options) {
     config.head_dim = shape.dim / shape.heads;
     config.ffn_dim = shape.ffn;
 
+    const bool tied = options.tied || architecture->scaled_embedding;  // Gemma's heads always are
     Plan plan;
     GgufWriter& w = plan.writer;
     w.add("general.architecture", architecture->name);
@@ -193,14 +194,12 @@ Plan make_plan(const SynthOptions& options) {
     const auto from = [](uint64_t cols) { return 1 / std::sqrt(static_cast<double>(cols)); };
     const double residual = 1 / std::sqrt(2.0 * static_cast<double>(n_layers));
     constexpr double kLogits = 3;
-    const double scale = architecture->scaled_embedding ? from(shape.dim) : 1;
 
     // The order in which converters write files, by name, which is not the order of execution.
     std::vector<LayerTensor> parts = layer_tensors(config);
     std::sort(parts.begin(), parts.end(),
               [](const LayerTensor& a, const LayerTensor& b) { return std::strcmp(a.name, b.name) < 0; });
-    add(options.tied ? matrix.finer : matrix.type, "token_embd.weight", {shape.dim, n_vocab},
-        options.tied ? kLogits * from(shape.dim) : scale);
+    add(tied ? matrix.finer : matrix.type, "token_embd.weight", {shape.dim, n_vocab}, tied ? kLogits * from(shape.dim) : 1.0);
     for (size_t layer = 0; layer < n_layers; ++layer) {
         for (const LayerTensor& part : parts) {
             const std::string_view kind = part.name;
@@ -217,7 +216,7 @@ Plan make_plan(const SynthOptions& options) {
             }
         }
     }
-    if (!options.tied) add(matrix.finer, "output.weight", {shape.dim, n_vocab}, kLogits * from(shape.dim));
+    if (!tied) add(matrix.finer, "output.weight", {shape.dim, n_vocab}, kLogits * from(shape.dim));
     add(kernels::Type::kF32, "output_norm.weight", {shape.dim}, 0);
     return plan;
 }

@@ -16,7 +16,7 @@ struct SynthOptions {
     std::string architecture = "llama";  // whose tensors and keys the file has, see architecture.h
     size_t n_layers = 0;  // 0: as many as the shape has
     size_t n_vocab = 0;   // 0: as many as the shape has
-    bool tied = false;    // no head of its own: the head is token_embd
+    bool tied = false;    // no head of its own: the head is token_embd, as Gemma's always is
     uint64_t seed = 1;    // equal options give equal files
 };
 

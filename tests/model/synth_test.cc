@@ -187,6 +187,7 @@ TEST_F(SynthFile, EveryArchitectureIsAModel) {
         const ModelConfig config = read_config(GgufFile::open(write("model.gguf")));
         EXPECT_STREQ(config.architecture.name, architecture);
         EXPECT_EQ(config.head_dim, 64u);
+        EXPECT_EQ(config.tied_head, config.architecture.scaled_embedding);
     }
     options_.shape = "7b-a1b";
     options_.architecture = "qwen3";
