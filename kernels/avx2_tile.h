@@ -146,35 +146,60 @@ using Codes = TileCodes<kSteps<W>, W::kSigned, W::kGroups>;
 template <size_t T>
 using Sums = __m256[T][kVectors];
 
+// Codes of a step of four columns and of each row, times four activations.
+template <class C>
+[[gnu::always_inline]] inline __m256i products(__m256i w, __m256i a) {
+    if constexpr (C::kSigned) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+    return _mm256_maddubs_epi16(w, a);
+}
+
 // Cells `b` of the tile's rows against T tokens whose bytes for the 256 columns start at x[t] + bytes_at: sums with the
 // groups' scales in them.
 template <class C, size_t T>
 [[gnu::always_inline]] inline void sum_cells(const RowTile& tile, size_t super, size_t b, const char* const (&x)[T],
                                              size_t bytes_at, Sums<T>& out) {
-    const size_t at = bytes_at + int8_place(b, 0);
+    const auto& codes = tile.codes[super][b];
+    const auto activations = [&](size_t t, size_t step) __attribute__((always_inline)) {
+        return _mm256_set1_epi32(i32_at(x[t] + bytes_at + int8_place(b, step / 4 * 16) + step % 4 * 4));
+    };
+    const auto factor = [&](size_t first, size_t v) __attribute__((always_inline)) {
+        return C::kGroups ? tile.group[super][2 * b + first / 4][v] : _mm256_set1_epi16(1);
+    };
     __m256i sum[T][kVectors];
 #pragma GCC unroll 8
     for (size_t first = 0; first < 8; first += C::kSteps) {
+        if constexpr (C::kSteps <= 2) {
+            // Token by token: registers hold the sums of all, and not their int16 parts as well.
+#pragma GCC unroll 8
+            for (size_t t = 0; t < T; ++t) {
+                for (size_t v = 0; v < kVectors; ++v) {
+                    __m256i part = products<C>(codes[first][v], activations(t, first));
+                    if constexpr (C::kSteps == 2) {
+                        part = _mm256_add_epi16(part, products<C>(codes[first + 1][v], activations(t, first + 1)));
+                    }
+                    const __m256i wide = _mm256_madd_epi16(part, factor(first, v));
+                    sum[t][v] = first == 0 ? wide : _mm256_add_epi32(sum[t][v], wide);
+                    keep_order(sum[t][v]);
+                }
+            }
+            continue;
+        }
         __m256i part[T][kVectors];
 #pragma GCC unroll 8
         for (size_t i = first; i < first + C::kSteps; ++i) {
-            const __m256i(&w)[kVectors] = tile.codes[super][b][i];
 #pragma GCC unroll 8
             for (size_t t = 0; t < T; ++t) {
-                const __m256i a = _mm256_set1_epi32(i32_at(x[t] + at + i / 4 * 32 + i % 4 * 4));
+                const __m256i a = activations(t, i);
                 for (size_t v = 0; v < kVectors; ++v) {
-                    const __m256i p = C::kSigned
-                                          ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_sign_epi8(a, w[v]))
-                                          : _mm256_maddubs_epi16(w[v], a);
+                    const __m256i p = products<C>(codes[i][v], a);
                     part[t][v] = i == first ? p : _mm256_add_epi16(part[t][v], p);
                     keep_order(part[t][v]);
                 }
             }
         }
         for (size_t v = 0; v < kVectors; ++v) {
-            const __m256i factor = C::kGroups ? tile.group[super][2 * b + first / 4][v] : _mm256_set1_epi16(1);
             for (size_t t = 0; t < T; ++t) {
-                const __m256i wide = _mm256_madd_epi16(part[t][v], factor);
+                const __m256i wide = _mm256_madd_epi16(part[t][v], factor(first, v));
                 sum[t][v] = first == 0 ? wide : _mm256_add_epi32(sum[t][v], wide);
                 if constexpr (C::kSteps < 8) keep_order(sum[t][v]);
             }
@@ -215,6 +240,12 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
             x[t] = chunk.x + t * chunk.stride + super * sizeof(Super);
             low_bytes[t] = chunk.low + t * chunk.stride + super * kSuperElements;
             if (X::kTwoBytes) fine |= static_cast<uint8_t>(chunk.fine[t * chunk.stride + super]);
+        }
+        // The next tokens' activations: too many short streams for the hardware to foresee.
+        for (size_t t = 0; t < T; ++t) {
+            for (size_t line = 0; line < sizeof(Super); line += 64) {
+                _mm_prefetch(x[t] + T * chunk.stride + line, _MM_HINT_T0);
+            }
         }
         for (size_t b = 0; b < kCellsPerSuper; ++b) {
             Sums<T> low;
