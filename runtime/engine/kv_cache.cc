@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -13,7 +14,11 @@ namespace {
 
 size_t bytes_of(KvType type) { return type == KvType::kF16 ? 2 : 4; }
 
-size_t whole_panels(size_t n_ctx) { return (n_ctx + KvCache::kPanel - 1) / KvCache::kPanel * KvCache::kPanel; }
+// Positions that whole panels hold; n_ctx itself where there is no such number.
+size_t whole_panels(size_t n_ctx) {
+    const size_t missing = (KvCache::kPanel - n_ctx % KvCache::kPanel) % KvCache::kPanel;
+    return n_ctx > SIZE_MAX - missing ? n_ctx : n_ctx + missing;
+}
 
 }  // namespace
 
