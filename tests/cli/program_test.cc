@@ -189,7 +189,7 @@ TEST_F(Program, InspectShowsWhatItCannotRun) {
     const std::string file = write("experts.gguf", model.bytes());
     const Ended text = weir({"inspect", file});
     EXPECT_EQ(text.status, 0);
-    EXPECT_THAT(text.out, HasSubstr("cannot be run: key 'llama.expert_count' is set"));
+    EXPECT_THAT(text.out, HasSubstr("cannot be run: key 'llama.expert_used_count' is missing"));
     EXPECT_THAT(text.out, HasSubstr("odd\\x0akey"));
     EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));
     const Ended ended = weir({"inspect", file, "--json"});

@@ -168,7 +168,8 @@ TEST(Experts, QuantisedOnesComeClose) {
         squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
         error += std::pow(static_cast<double>(truth[i]) - static_cast<double>(all[i]), 2);
     }
-    EXPECT_LT(std::sqrt(error / squares), 0.002);
+    // Cells without outliers take 8 bits in this form, too; a wrong expert or a wrong row would be an error near 1.
+    EXPECT_LT(std::sqrt(error / squares), 0.03);
 }
 
 TEST_P(Architectures, SameBitsWhenPaged) {
