@@ -141,7 +141,15 @@ int bench_speed(const SpeedOptions& o) {
     report.batch = std::min(o.run.batch, *std::max_element(o.prompts.begin(), o.prompts.end()));
     report.head_elements = uint64_t{file.config.n_vocab} * file.config.dim;
     const ModelMap map = build_model_map(file.file, file.config, pager::page_size());
-    for (const PlacedTensor& placed : map.tensors) report.body_elements += placed.tensor->rows() * placed.tensor->dims[0];
+    report.weights_bytes = map.weights_bytes;
+    for (const PlacedTensor& placed : map.tensors) {
+        const GgufTensor& t = *placed.tensor;
+        // Of experts' matrices, one behind the other in a tensor, a token meets a few.
+        const bool experts = file.config.n_experts != 0 && t.dims[2] == file.config.n_experts;
+        const uint64_t used = experts ? file.config.n_experts_used : 1, all = experts ? file.config.n_experts : 1;
+        report.body_elements += t.rows() * t.dims[0] / all * used;
+        report.token_bytes += t.bytes / all * used;
+    }
     report.body_elements -= report.head_elements;
 
     // The probe of reads takes its memory beside the model, for as long as it lasts: within the budget, where one is given.
@@ -158,7 +166,6 @@ int bench_speed(const SpeedOptions& o) {
         ModelShare share = {&file, {report.batch, 1, context, threads}};
         choose_budget(run, paging.mode, {&share, 1});
         LoadedModel model(share, paging, run.kv_type, kernels, chosen_activations(run));
-        report.pass_bytes = model.store->stats().pass_bytes;
         report.paging = paging_mode_name(paging.mode);
         for (const size_t prompt : o.prompts) {
             if (signals.asked() != 0) break;

@@ -51,8 +51,9 @@ struct SpeedReport {
     std::string kernels;
     std::string paging;           // as it came to be
     size_t batch = 0;
-    uint64_t pass_bytes = 0;      // of weights that one pass reads
-    uint64_t body_elements = 0;   // of weights that every token meets
+    uint64_t weights_bytes = 0;   // that a pass of many tokens reads, all experts among them
+    uint64_t token_bytes = 0;     // that one token reads: of the experts, those that it goes through
+    uint64_t body_elements = 0;   // of the weights that every token meets
     uint64_t head_elements = 0;   // that those tokens meet whose logits are wanted
     std::vector<SpeedTest> tests;
 };

@@ -88,13 +88,13 @@ Json figure_json(const SpeedFigure& f, const SpeedFigure& ours, const SpeedArm& 
 SpeedFigure prefill_figure(const SpeedReport& r, const SpeedTest& test, const SpeedArm& arm) {
     const auto tokens = static_cast<double>(test.prompt);
     const double passes = static_cast<double>((test.prompt + r.batch - 1) / r.batch);
-    return figure(test, arm, &SpeedRun::prefill, static_cast<double>(r.pass_bytes) * passes / tokens,
+    return figure(test, arm, &SpeedRun::prefill, static_cast<double>(r.weights_bytes) * passes / tokens,
                   2 * (static_cast<double>(r.body_elements) + static_cast<double>(r.head_elements) / tokens), 0);
 }
 
 SpeedFigure decode_figure(const SpeedReport& r, const SpeedTest& test, const SpeedArm& arm) {
     const std::vector<double> stalls = values_of(arm, &SpeedRun::stall_share);
-    return figure(test, arm, &SpeedRun::decode, static_cast<double>(r.pass_bytes), 2 * static_cast<double>(r.body_elements + r.head_elements),
+    return figure(test, arm, &SpeedRun::decode, static_cast<double>(r.token_bytes), 2 * static_cast<double>(r.body_elements + r.head_elements),
                   stalls.empty() ? 0 : median(stalls));
 }
 
@@ -138,7 +138,8 @@ std::string speed_json(const SpeedReport& r) {
                 {"batch", r.batch},
                 {"runs", o.runs},
                 {"new_tokens", o.new_tokens},
-                {"pass_bytes", r.pass_bytes},
+                {"weights_bytes", r.weights_bytes},
+                {"token_bytes", r.token_bytes},
                 {"body_elements", r.body_elements},
                 {"head_elements", r.head_elements}};
     Json& tests = out["tests"] = Json::array();

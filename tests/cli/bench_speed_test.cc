@@ -49,7 +49,9 @@ TEST_F(BenchSpeed, EveryTestHasItsFigures) {
     // dim 256, 64 a KV head, feed-forward 768, 8 layers; 300 tokens.
     EXPECT_EQ(j["body_elements"], 8 * (256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 768));
     EXPECT_EQ(j["head_elements"], 300 * 256);
-    const double pass_bytes = j["pass_bytes"];
+    const double token_bytes = j["token_bytes"];  // F32
+    EXPECT_EQ(token_bytes, 4 * (j["body_elements"].get<double>() + j["head_elements"].get<double>()));
+    EXPECT_EQ(j["weights_bytes"], token_bytes);
     for (const json& test : j["tests"]) {
         EXPECT_EQ(test["read_bytes_per_s"].size(), 2u);
         ASSERT_EQ(test["arms"].size(), 1u);
@@ -58,7 +60,7 @@ TEST_F(BenchSpeed, EveryTestHasItsFigures) {
         EXPECT_GT(speed, 0);
         EXPECT_LE(decode["tokens_per_s"]["min"].get<double>(), speed);
         EXPECT_GE(decode["tokens_per_s"]["max"].get<double>(), speed);
-        EXPECT_NEAR(decode["bytes_per_s"].get<double>(), pass_bytes * speed, 1e-6 * pass_bytes * speed);
+        EXPECT_NEAR(decode["bytes_per_s"].get<double>(), token_bytes * speed, 1e-6 * token_bytes * speed);
         EXPECT_GT(decode["read_share"].get<double>(), 0);
         const json& prefill = test["arms"][0]["prefill"];
         EXPECT_EQ(prefill["runs"].size(), 2u);
