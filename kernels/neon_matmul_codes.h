@@ -29,27 +29,22 @@
 namespace weir::kernels::neon {
 namespace {
 
-static_assert(offsetof(Int8Super, scale) == offsetof(Int16Super, scale) &&
-              offsetof(Int8Super, sum) == offsetof(Int16Super, sum) &&
-              offsetof(Int8Super, sum_low) == offsetof(Int16Super, sum_low) &&
-              offsetof(Int8Super, sum_high) == offsetof(Int16Super, sum_high));
-constexpr size_t kScaleAt = offsetof(Int8Super, scale);
-constexpr size_t kSumAt = offsetof(Int8Super, sum);
-constexpr size_t kSumLowAt = offsetof(Int8Super, sum_low);
-constexpr size_t kSumHighAt = offsetof(Int8Super, sum_high);
+constexpr size_t kScaleAt = offsetof(Super, scale);
+constexpr size_t kSumAt = offsetof(Super, sum);
+constexpr size_t kSumLowAt = offsetof(Super, sum_low);
+constexpr size_t kSumHighAt = offsetof(Super, sum_high);
+constexpr size_t kCodesAt = offsetof(Super, codes);
 
-// The bytes that a form of activations is multiplied as: planes in int8_place() order, each worth 256 times the next.
+// The two integer forms of activations, and the largest byte of both.
 struct Int8 {
-    using Super = Int8Super;
-    static constexpr int kMaxByte = 127;
-    static constexpr size_t kPlaneAt[] = {offsetof(Int8Super, codes)};
+    static constexpr bool kTwoBytes = false;
 };
-
 struct Int16 {
-    using Super = Int16Super;
-    static constexpr int kMaxByte = 128;
-    static constexpr size_t kPlaneAt[] = {offsetof(Int16Super, high), offsetof(Int16Super, low)};
+    static constexpr bool kTwoBytes = true;
 };
+constexpr int kMaxByte = 127;
+constexpr int kHighShift = 7;
+static_assert(1 << kHighShift == kHighUnit);
 
 [[gnu::always_inline]] inline int8x16_t codes_at(const char* p) { return vld1q_s8(reinterpret_cast<const int8_t*>(p)); }
 
@@ -64,55 +59,46 @@ struct Int16 {
     return floats_of(sums_of(parts), sums_of(parts + 4));
 }
 
-// Sums of the eight cells at x, float, groups' scales included.
-template <class W, class X, class D, class S>
-[[gnu::always_inline]] inline Eight cells(const S& s, const char* x) {
-    constexpr int kMax = W::kMaxCode * X::kMaxByte;
+// Sum of the codes of halves kFirst to kLast of cell B with a Super's bytes, and its low ones where there are any.
+template <class W, class X, class D, int B, int kFirst, int kLast, class S>
+[[gnu::always_inline]] inline int32x4_t halves(const S& s, const char* x, const char* low) {
+    constexpr int kMax = W::kMaxCode * kMaxByte;
+    int32x4_t sum = zeros();
+    if constexpr (kFirst == 0) sum = D::template dot<kMax>(sum, W::template codes<B, 0>(s), codes_at(x + kCodesAt + int8_place(B, 0)));
+    if constexpr (kLast == 1) sum = D::template dot<kMax>(sum, W::template codes<B, 1>(s), codes_at(x + kCodesAt + int8_place(B, 16)));
+    if constexpr (!X::kTwoBytes) return sum;
+    sum = vshlq_n_s32(sum, kHighShift);
+    if (low == nullptr) return sum;
+    if constexpr (kFirst == 0) sum = D::template dot<kMax>(sum, W::template codes<B, 0>(s), codes_at(low + int8_place(B, 0)));
+    if constexpr (kLast == 1) sum = D::template dot<kMax>(sum, W::template codes<B, 1>(s), codes_at(low + int8_place(B, 16)));
+    return sum;
+}
+
+// Sums of halves kFirst to kLast of the eight cells.
+template <class W, class X, class D, int kFirst, int kLast, class S>
+[[gnu::always_inline]] inline Eight cells(const S& s, const char* x, const char* low) {
     int32x4_t parts[kCellsPerSuper];
     for_each_cell([&]<int B>() __attribute__((always_inline)) {
-        int32x4_t sum = zeros();
-        const int8x16_t low = W::template codes<B, 0>(s), high = W::template codes<B, 1>(s);
-        for (const size_t plane : X::kPlaneAt) {
-            sum = vshlq_n_s32(sum, 8);
-            sum = D::template dot<kMax>(sum, low, codes_at(x + plane + int8_place(B, 0)));
-            sum = D::template dot<kMax>(sum, high, codes_at(x + plane + int8_place(B, 16)));
-        }
-        parts[B] = sum;
+        parts[B] = halves<W, X, D, B, kFirst, kLast>(s, x, low);
     });
     return sums_of_cells(parts);
 }
 
-// The same of the cells' halves H.
-template <class W, class X, class D, int H, class S>
-[[gnu::always_inline]] inline Eight half_cells(const S& s, const char* x) {
-    constexpr int kMax = W::kMaxCode * X::kMaxByte;
-    int32x4_t parts[kCellsPerSuper];
-    for_each_cell([&]<int B>() __attribute__((always_inline)) {
-        int32x4_t sum = zeros();
-        const int8x16_t codes = W::template codes<B, H>(s);
-        for (const size_t plane : X::kPlaneAt) {
-            sum = D::template dot<kMax>(vshlq_n_s32(sum, 8), codes, codes_at(x + plane + int8_place(B, 16 * H)));
-        }
-        parts[B] = sum;
-    });
-    return sums_of_cells(parts);
-}
-
-// 256 elements of one row against one token.
+// 256 elements of one row against one token: its Super, and its low bytes where there are any.
 template <class W, class X, class D, class S>
-[[gnu::always_inline]] inline Eight accumulate(const S& s, const char* x, Eight lanes) {
+[[gnu::always_inline]] inline Eight accumulate(const S& s, const char* x, const char* low_bytes, Eight lanes) {
     const Eight x_scale = eight_at(x + kScaleAt);
     if constexpr (W::kGroups) {
         const Groups g = W::groups(s);
-        const Eight low = half_cells<W, X, D, 0>(s, x);
-        const Eight high = half_cells<W, X, D, 1>(s, x);
+        const Eight low = cells<W, X, D, 0, 0>(s, x, low_bytes);
+        const Eight high = cells<W, X, D, 1, 1>(s, x, low_bytes);
         lanes = fma(fma(high, g.scale_high, mul(low, g.scale_low)), mul(x_scale, g.d), lanes);
         lanes = fma(g.min_low, eight_at(x + kSumLowAt), lanes);
         return fma(g.min_high, eight_at(x + kSumHighAt), lanes);
     } else {
         Eight scale, min;
         W::scales(s, scale, min);
-        lanes = fma(cells<W, X, D>(s, x), mul(scale, x_scale), lanes);
+        lanes = fma(cells<W, X, D, 0, 1>(s, x, low_bytes), mul(scale, x_scale), lanes);
         return W::kSigned ? lanes : fma(min, eight_at(x + kSumAt), lanes);
     }
 }
@@ -124,15 +110,20 @@ template <class W, class X, class D>
 float dot_row(const typename W::Block* row, size_t k, const char* x) {
     using Block = typename W::Block;
     Eight lanes = all(0.0f);
-    for (size_t i = 0; i < k / kSuperElements; ++i) {
+    const size_t supers = k / kSuperElements;
+    const size_t left = k % kSuperElements / kCellElements;
+    const size_t all_supers = supers + (left != 0 ? 1 : 0);
+    const char* const lows = x + low_at(all_supers);
+    const char* const fine = x + fine_at(all_supers);
+    const auto low_of = [&](size_t i) { return X::kTwoBytes && fine[i] != 0 ? lows + i * kSuperElements : nullptr; };
+    for (size_t i = 0; i < supers; ++i) {
         const char* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
         for (size_t line = 0; line < sizeof(Block) * W::kBlocks; line += 64) __builtin_prefetch(ahead + line);
-        lanes = accumulate<W, X, D>(Blocks<Block>{row}, x, lanes);
+        lanes = accumulate<W, X, D>(Blocks<Block>{row}, x, low_of(i), lanes);
         row += W::kBlocks;
-        x += sizeof(typename X::Super);
+        x += sizeof(Super);
     }
-    const size_t left = k % kSuperElements / kCellElements;
-    if (left != 0) lanes = accumulate<W, X, D>(LastBlocks<Block>(row, left), x, lanes);
+    if (left != 0) lanes = accumulate<W, X, D>(LastBlocks<Block>(row, left), x, low_of(supers), lanes);
     return sum_of_lanes(lanes);
 }
 
@@ -231,64 +222,84 @@ void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_
 }
 
 // What the loop over a tile knows of the type in it, so that types that look alike there share one. For the loop a code
-// is as large as the largest of its kind: 63 times 128, four of them, fit an int16.
+// is as large as the largest of its kind: 63 times 127, four of them, fit an int16.
 template <bool kIsSigned, bool kHasGroups>
 struct TileCodes {
     static constexpr bool kSigned = kIsSigned, kGroups = kHasGroups;
     static constexpr int kMaxCode = kIsSigned ? 128 : 63;
 };
 
+// T tokens at one Super: their bytes, and which cells have low ones, of any of them.
+template <size_t T>
+struct Tokens {
+    const char* x[T];
+    const char* low[T];
+    unsigned fine;
+};
+
 // The sums of halves first_half to last_half of cell b of eight rows against T tokens.
 template <class C, class X, class D, size_t T>
 [[gnu::always_inline]] inline void sum_halves(const RowTile& tile, size_t super, size_t b, size_t first_half,
-                                              size_t last_half, const char* const (&x)[T],
+                                              size_t last_half, const Tokens<T>& tokens,
                                               typename D::template Sums<T>& sums) {
     sums.clear();
-    bool first = true;
-    for (const size_t plane : X::kPlaneAt) {
-        if (!first) sums.times_256();
-        first = false;
-        for (size_t half = first_half; half <= last_half; ++half) {
-            sums.template add<C::kMaxCode * X::kMaxByte>(tile.codes[super][b][half], x,
-                                                         plane + int8_place(b, 16 * half));
-        }
+    for (size_t half = first_half; half <= last_half; ++half) {
+        sums.template add<C::kMaxCode * kMaxByte>(tile.codes[super][b][half], tokens.x, kCodesAt + int8_place(b, 16 * half));
+    }
+    if constexpr (!X::kTwoBytes) return;
+    sums.times_high_unit();
+    if ((tokens.fine >> b & 1) == 0) return;
+    for (size_t half = first_half; half <= last_half; ++half) {
+        sums.template add<C::kMaxCode * kMaxByte>(tile.codes[super][b][half], tokens.low, int8_place(b, 16 * half));
     }
 }
 
 // Cells `b` of eight rows against T tokens: float sums, groups' scales included.
 template <class C, class X, class D, size_t T>
-[[gnu::always_inline]] inline void tile_cell(const RowTile& tile, size_t super, size_t b, const char* const (&x)[T],
+[[gnu::always_inline]] inline void tile_cell(const RowTile& tile, size_t super, size_t b, const Tokens<T>& tokens,
                                              Eight (&out)[T]) {
     typename D::template Sums<T> sums;
     if constexpr (C::kGroups) {
-        sum_halves<C, X, D, T>(tile, super, b, 0, 0, x, sums);
+        sum_halves<C, X, D, T>(tile, super, b, 0, 0, tokens, sums);
         for (size_t t = 0; t < T; ++t) out[t] = mul(sums.floats(t), tile.group[super][0][b]);
-        sum_halves<C, X, D, T>(tile, super, b, 1, 1, x, sums);
+        sum_halves<C, X, D, T>(tile, super, b, 1, 1, tokens, sums);
         for (size_t t = 0; t < T; ++t) out[t] = fma(sums.floats(t), tile.group[super][1][b], out[t]);
     } else {
-        sum_halves<C, X, D, T>(tile, super, b, 0, 1, x, sums);
+        sum_halves<C, X, D, T>(tile, super, b, 0, 1, tokens, sums);
         for (size_t t = 0; t < T; ++t) out[t] = sums.floats(t);
     }
 }
 
 using Lanes = Eight[kCellsPerSuper];  // each of eight rows
 
-// `supers` stretches of the tile against T tokens whose activations for the first of them start at `first`. Cell by
-// cell, so that lanes stay in registers from one stretch to the next.
+// Where a chunk of a batch's activations lies: token after token, for the tile's first 256 columns.
+struct Chunk {
+    const char* x;
+    const char* low;
+    const char* fine;
+    size_t stride;
+};
+
+// `supers` stretches of the tile against T tokens from number `first` on. Cell by cell, so that lanes stay in registers
+// from one stretch to the next.
 template <class C, class X, class D, size_t T>
-void run_tile(const RowTile& tile, size_t supers, const char* first, size_t x_stride_bytes, Lanes* lanes) {
+void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, size_t first, Lanes* lanes) {
     for (size_t b = 0; b < kCellsPerSuper; ++b) {
-        const char* x[T];
         Eight lane[T];
-        for (size_t t = 0; t < T; ++t) {
-            x[t] = first + t * x_stride_bytes;
-            lane[t] = lanes[t][b];
-        }
+        for (size_t t = 0; t < T; ++t) lane[t] = lanes[t][b];
         for (size_t super = 0; super < supers; ++super) {
-            Eight sum[T];
-            tile_cell<C, X, D, T>(tile, super, b, x, sum);
+            Tokens<T> tokens{};
             for (size_t t = 0; t < T; ++t) {
-                const char* entry = x[t] + b * sizeof(float);
+                const size_t at = (first + t) * chunk.stride;
+                tokens.x[t] = chunk.x + at + super * sizeof(Super);
+                if constexpr (!X::kTwoBytes) continue;
+                tokens.low[t] = chunk.low + at + super * kSuperElements;
+                tokens.fine |= static_cast<uint8_t>(chunk.fine[at + super]);
+            }
+            Eight sum[T];
+            tile_cell<C, X, D, T>(tile, super, b, tokens, sum);
+            for (size_t t = 0; t < T; ++t) {
+                const char* entry = tokens.x[t] + b * sizeof(float);
                 Eight v = fma(sum[t], mul(tile.scale[super][b], float_at(entry + kScaleAt)), lane[t]);
                 if constexpr (C::kGroups) {
                     v = fma(tile.min[super][0][b], float_at(entry + kSumLowAt), v);
@@ -297,7 +308,6 @@ void run_tile(const RowTile& tile, size_t supers, const char* first, size_t x_st
                     v = fma(tile.min[super][0][b], float_at(entry + kSumAt), v);
                 }
                 lane[t] = v;
-                x[t] += sizeof(typename X::Super);
             }
         }
         for (size_t t = 0; t < T; ++t) lanes[t][b] = lane[t];
@@ -331,14 +341,11 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
     for (size_t super = 0; super < all_supers; super += kTileSupers) {
         const size_t supers = all_supers - super < kTileSupers ? all_supers - super : kTileSupers;
         fill_tile<W, D>(row, k, super, supers, tile);
-        const char* from = x + super * sizeof(typename X::Super);
+        const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
+                          x + fine_at(all_supers) + super, x_stride_bytes};
         size_t t = 0;
-        for (; t + 4 <= tokens; t += 4) {
-            run_tile<Codes, X, D, 4>(tile, supers, from + t * x_stride_bytes, x_stride_bytes, lanes + t);
-        }
-        for (; t < tokens; ++t) {
-            run_tile<Codes, X, D, 1>(tile, supers, from + t * x_stride_bytes, x_stride_bytes, lanes + t);
-        }
+        for (; t + 4 <= tokens; t += 4) run_tile<Codes, X, D, 4>(tile, supers, chunk, t, lanes + t);
+        for (; t < tokens; ++t) run_tile<Codes, X, D, 1>(tile, supers, chunk, t, lanes + t);
     }
     for (size_t t = 0; t < tokens; ++t) {
         float sums[kTileRows];
@@ -402,10 +409,10 @@ struct SumsOfRows {
     [[gnu::always_inline]] void clear() {
         for (auto& r : rows) r[0] = r[1] = zeros();
     }
-    [[gnu::always_inline]] void times_256() {
+    [[gnu::always_inline]] void times_high_unit() {
         for (auto& r : rows) {
-            r[0] = vshlq_n_s32(r[0], 8);
-            r[1] = vshlq_n_s32(r[1], 8);
+            r[0] = vshlq_n_s32(r[0], kHighShift);
+            r[1] = vshlq_n_s32(r[1], kHighShift);
         }
     }
     [[gnu::always_inline]] Eight floats(size_t t) const { return floats_of(rows[t][0], rows[t][1]); }

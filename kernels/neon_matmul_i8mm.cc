@@ -40,9 +40,9 @@ struct MatrixProduct {
                 for (int32x4_t& sum : tokens) sum = zeros();
             }
         }
-        [[gnu::always_inline]] void times_256() {
+        [[gnu::always_inline]] void times_high_unit() {
             for (auto& tokens : pairs) {
-                for (int32x4_t& sum : tokens) sum = vshlq_n_s32(sum, 8);
+                for (int32x4_t& sum : tokens) sum = vshlq_n_s32(sum, kHighShift);
             }
         }
         template <int>

@@ -13,10 +13,10 @@ namespace {
 [[gnu::always_inline]] inline void set_scales(char* out, size_t b, float scale, int low, int high) {
     const float values[4] = {scale, scale * static_cast<float>(low + high), scale * static_cast<float>(low),
                              scale * static_cast<float>(high)};
-    std::memcpy(out + offsetof(Int8Super, scale) + 4 * b, &values[0], 4);
-    std::memcpy(out + offsetof(Int8Super, sum) + 4 * b, &values[1], 4);
-    std::memcpy(out + offsetof(Int8Super, sum_low) + 4 * b, &values[2], 4);
-    std::memcpy(out + offsetof(Int8Super, sum_high) + 4 * b, &values[3], 4);
+    std::memcpy(out + offsetof(Super, scale) + 4 * b, &values[0], 4);
+    std::memcpy(out + offsetof(Super, sum) + 4 * b, &values[1], 4);
+    std::memcpy(out + offsetof(Super, sum_low) + 4 * b, &values[2], 4);
+    std::memcpy(out + offsetof(Super, sum_high) + 4 * b, &values[3], 4);
 }
 
 // Magnitudes compare as integers, so a NaN is the largest and is not lost.
@@ -35,52 +35,69 @@ namespace {
     vst1q_s8(reinterpret_cast<int8_t*>(out) + int8_place(b, 16 * half), bytes);
 }
 
-// Sixteen codes in their order; `out` is a Super, zeroed.
-[[gnu::always_inline]] inline void store_codes(Int8Super*, char* out, size_t b, size_t half, int16x8_t first,
-                                               int16x8_t second) {
-    store_bytes(out + offsetof(Int8Super, codes), b, half, first, second);
-}
-
-[[gnu::always_inline]] inline void store_codes(Int16Super*, char* out, size_t b, size_t half, int16x8_t first,
-                                               int16x8_t second) {
-    char* at = out + offsetof(Int16Super, codes) + sizeof(int16_t) * int16_place(b, 16 * half);
-    vst1q_u8(reinterpret_cast<uint8_t*>(at), vreinterpretq_u8_s16(vuzp1q_s16(first, second)));       // evens
-    vst1q_u8(reinterpret_cast<uint8_t*>(at) + 32, vreinterpretq_u8_s16(vuzp2q_s16(first, second)));  // odds
-    const int16x8_t high0 = vshrq_n_s16(vaddq_s16(first, vdupq_n_s16(128)), 8);
-    const int16x8_t high1 = vshrq_n_s16(vaddq_s16(second, vdupq_n_s16(128)), 8);
-    store_bytes(out + offsetof(Int16Super, high), b, half, high0, high1);
-    store_bytes(out + offsetof(Int16Super, low), b, half, vsubq_s16(first, vshlq_n_s16(high0, 8)),
-                vsubq_s16(second, vshlq_n_s16(high1, 8)));
-}
-
-template <class Super>
-[[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float code_max, char* out) {
+[[gnu::always_inline]] inline float largest_of_cell(const float* x) {
     float32x4_t v[8];
     for (size_t i = 0; i < 8; ++i) v[i] = vld1q_f32(x + 4 * i);
-    const float largest = largest_magnitude(v);
+    return largest_magnitude(v);
+}
+
+// One cell; `out` is its Super, zeroed. Codes are whole multiples of `unit`, of at most code_max units. Their low bytes, if
+// there are any, go to `low`.
+[[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float largest, float code_max, int unit, char* out,
+                                             char* low) {
     if (!(largest <= 3.40282347e38f)) return set_scales(out, b, __builtin_nanf(""), 0, 0);
     if (largest < kSmallestMagnitude) return;
     const float inverse = code_max / largest;
-    int32x4_t codes[8];
-    for (size_t i = 0; i < 8; ++i) codes[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
     int sums[2];
     for (size_t half = 0; half < 2; ++half) {
-        const int32x4_t* c = codes + 4 * half;
-        sums[half] = vaddvq_s32(vaddq_s32(vaddq_s32(c[0], c[1]), vaddq_s32(c[2], c[3])));
-        store_codes(static_cast<Super*>(nullptr), out, b, half, vqmovn_high_s32(vqmovn_s32(c[0]), c[1]),
-                    vqmovn_high_s32(vqmovn_s32(c[2]), c[3]));
+        int32x4_t c[4];
+        for (size_t i = 0; i < 4; ++i) c[i] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * half + 4 * i), inverse));
+        sums[half] = unit * vaddvq_s32(vaddq_s32(vaddq_s32(c[0], c[1]), vaddq_s32(c[2], c[3])));
+        const int16x8_t first = vqmovn_high_s32(vqmovn_s32(c[0]), c[1]);
+        const int16x8_t second = vqmovn_high_s32(vqmovn_s32(c[2]), c[3]);
+        if (low == nullptr) {
+            store_bytes(out + offsetof(Super, codes), b, half, first, second);
+            continue;
+        }
+        const int16x8_t round = vdupq_n_s16(kHighUnit / 2);
+        const int16x8_t high0 = vshrq_n_s16(vaddq_s16(first, round), 7);
+        const int16x8_t high1 = vshrq_n_s16(vaddq_s16(second, round), 7);
+        store_bytes(out + offsetof(Super, codes), b, half, high0, high1);
+        store_bytes(low, b, half, vsubq_s16(first, vshlq_n_s16(high0, 7)), vsubq_s16(second, vshlq_n_s16(high1, 7)));
     }
-    set_scales(out, b, largest / code_max, sums[0], sums[1]);
+    set_scales(out, b, largest / (code_max * static_cast<float>(unit)), sums[0], sums[1]);
 }
 
-template <class Super>
-void pack(const float* x, size_t k, float code_max, char* out) {
+void pack_int8(const float* x, size_t k, char* out) {
     const size_t cells = k / kCellElements;
-    for (size_t first = 0; first < cells; first += kCellsPerSuper) {
+    for (size_t first = 0; first < cells; first += kCellsPerSuper, out += sizeof(Super)) {
         const size_t count = cells - first < kCellsPerSuper ? cells - first : kCellsPerSuper;
         std::memset(out, 0, sizeof(Super));
-        for (size_t b = 0; b < count; ++b) pack_cell<Super>(x + (first + b) * kCellElements, b, code_max, out);
-        out += sizeof(Super);
+        for (size_t b = 0; b < count; ++b) {
+            const float* const cell = x + (first + b) * kCellElements;
+            pack_cell(cell, b, largest_of_cell(cell), kInt8Max, 1, out, nullptr);
+        }
+    }
+}
+
+void pack_int16(const float* x, size_t k, char* out) {
+    const size_t cells = k / kCellElements;
+    const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
+    std::memset(out, 0, int16_row_bytes(supers));
+    double sum = 0;
+    for (size_t c = 0; c < cells; ++c) sum += static_cast<double>(largest_of_cell(x + c * kCellElements));
+    for (size_t c = 0; c < cells; ++c) {
+        const size_t s = c / kCellsPerSuper, b = c % kCellsPerSuper;
+        const float* const cell = x + c * kCellElements;
+        const float largest = largest_of_cell(cell);
+        char* const super = out + s * sizeof(Super);
+        if (!is_fine(largest, sum, cells)) {
+            pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr);
+            continue;
+        }
+        pack_cell(cell, b, largest, kInt16Max, 1, super, out + low_at(supers) + s * kSuperElements);
+        char& fine = out[fine_at(supers) + s];
+        fine = static_cast<char>(fine | 1 << b);
     }
 }
 
@@ -91,8 +108,8 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
         case Activation::kF32:
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
-        case Activation::kInt8: return pack<Int8Super>(x, k, kInt8Max, static_cast<char*>(out));
-        case Activation::kInt16: return pack<Int16Super>(x, k, kInt16Max, static_cast<char*>(out));
+        case Activation::kInt8: return pack_int8(x, k, static_cast<char*>(out));
+        case Activation::kInt16: return pack_int16(x, k, static_cast<char*>(out));
     }
 }
 
