@@ -66,7 +66,7 @@ def complaints(said, reference, gates):
     if paging['ring_bytes'] > max(8 * paging['extent_bytes'], 0.03 * paging['pass_bytes']):
         found.append('the ring is too large')
     if gates:
-        most = 1.05 * (paging['pass_bytes'] - paging['resident_bytes'])
+        most = 1.05 * paging['must_read_bytes_per_token']
         for key in ('bytes_read_per_token', 'io_read_bytes_per_token'):
             if paging[key] > most:
                 found.append(f'{key} {paging[key]:.0f}, at most {most:.0f}')

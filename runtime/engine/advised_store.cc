@@ -55,6 +55,7 @@ class AdvisedStore : public StoreBase {
     void end_pass() override {
         announcements_.end_pass();
         for (size_t w = 0; w < options_.workers; ++w) mapping_->publish(w, announcements_.ordinal(0));
+        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes());
         if (!mapping_->failed()) return;
         check_unchanged();  // says it better
         throw Error(mapping_->failure());
@@ -92,8 +93,8 @@ class AdvisedStore : public StoreBase {
         s.mode = PagingMode::kAdvised;
         s.weights_bytes = map_.weights_bytes;
         s.pass_bytes = pass_bytes();
-        for (size_t step = 0; step < n_steps_; ++step)
-            if (mapping_->kept(step)) s.resident_bytes += step_weights_[step];
+        s.resident_bytes = resident_bytes();
+        s.must_read_bytes = must_read_bytes_;
         s.ring_bytes = a.ring_chunks * chunk_bytes_;
         s.frame_bytes = frame_bytes_;
         s.extent_bytes = chunk_bytes_;
@@ -105,6 +106,13 @@ class AdvisedStore : public StoreBase {
     }
 
   private:
+    uint64_t resident_bytes() const {
+        uint64_t bytes = 0;
+        for (size_t step = 0; step < n_steps_; ++step)
+            if (mapping_->kept(step)) bytes += step_weights_[step];
+        return bytes;
+    }
+
     // Cuts the walk into steps: a step is what one matrix, or several that follow each other there too, have in one chunk of
     // the file. Returns the places of the map's tensors: a step's number times the chunk's size, and their offset in it.
     std::vector<uint64_t> lay_out(std::vector<uint32_t>* chunks) {
@@ -137,6 +145,7 @@ class AdvisedStore : public StoreBase {
     std::unique_ptr<pager::AdvisedMapping> mapping_;
     std::vector<std::byte> row_;
     Announcements announcements_;
+    uint64_t must_read_bytes_ = 0;
 };
 
 }  // namespace

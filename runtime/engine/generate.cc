@@ -74,6 +74,7 @@ GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t token
     s.tokens = tokens;
     s.seconds = seconds_between(a.time, b.time);
     s.bytes_read = b.store.bytes_read - a.store.bytes_read;
+    s.must_read_bytes = b.store.must_read_bytes - a.store.must_read_bytes;
     s.storage_bytes = b.storage - a.storage;
     s.faults = b.store.faults - a.store.faults;
     s.major_faults = static_cast<uint64_t>(b.usage.ru_majflt - a.usage.ru_majflt);

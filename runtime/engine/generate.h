@@ -44,6 +44,7 @@ struct GenerateResult {
         size_t tokens = 0;
         double seconds = 0;
         uint64_t bytes_read = 0;     // by the store
+        uint64_t must_read_bytes = 0;  // of them at least, see StoreStats
         uint64_t storage_bytes = 0;  // by /proc/self/io
         uint64_t faults = 0;         // of userfaultfd
         uint64_t major_faults = 0;   // that waited for storage, of the process

@@ -123,6 +123,7 @@ class PagedStore : public StoreBase {
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
+        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes());
         const std::chrono::duration<double, std::micro> took = Clock::now() - pass_begin_;
         if (ring_.took(static_cast<double>(pager_->stall_us() - stalled_before_) / took.count()))
             pager_->set_ring(ring_.extents());
@@ -172,8 +173,8 @@ class PagedStore : public StoreBase {
         s.mode = PagingMode::kUffd;
         s.weights_bytes = map_.weights_bytes;
         s.pass_bytes = map_.expert_bytes == 0 ? map_.image_bytes + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
-        for (size_t e = 0; e < n_extents_; ++e)
-            if (pager_->pinned(e)) s.resident_bytes += extent_used_[e];
+        s.resident_bytes = resident_bytes();
+        s.must_read_bytes = must_read_bytes_;
         s.ring_bytes = p.ring_frames * extent_bytes_;
         s.frame_bytes = p.budget_frames * extent_bytes_;
         s.budget_changes = p.budget_changes;
@@ -223,6 +224,13 @@ class PagedStore : public StoreBase {
         if (pager_->failed()) throw Error(pager_->failure());
     }
 
+    uint64_t resident_bytes() const {
+        uint64_t bytes = 0;
+        for (size_t e = 0; e < n_extents_; ++e)
+            if (pager_->pinned(e)) bytes += extent_used_[e];
+        return bytes;
+    }
+
     size_t extent_bytes_ = 0;
     size_t frames_ = 0;
     size_t n_extents_ = 0;
@@ -234,6 +242,7 @@ class PagedStore : public StoreBase {
     RingLength ring_;
     Clock::time_point pass_begin_{};
     uint64_t stalled_before_ = 0;
+    uint64_t must_read_bytes_ = 0;
 };
 
 }  // namespace
