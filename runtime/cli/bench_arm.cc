@@ -40,7 +40,8 @@ void read_own(const json& said, const std::string& arm, ArmRun* run) {
     f.major_faults_per_token = steady.at("major_faults").get<double>() / tokens;
     if (arm == "uffd" || arm == "advised") {
         f.stall_ms_per_token = steady.at("stall_ms").get<double>() / tokens;
-        f.must_read_bytes = paging.at("must_read_bytes_per_token").get<double>();
+        const json& must_read = paging.at("must_read_bytes_per_token");
+        if (!must_read.is_null()) f.must_read_bytes = must_read.get<double>();
     }
     if (arm == "uffd") f.faults_per_token = steady.at("faults").get<double>() / tokens;
     f.first_token_ms = number_of(said.at("timings"), {"first_token_ms"});

@@ -167,7 +167,8 @@ bool print_json(const RunReport& r) {
                        {"waits", t.waits},
                        {"stall_ms", static_cast<double>(t.stall_us) / 1000}};
         paging["bytes_read_per_token"] = per_token(ours ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady);
-        if (pages_by_budget(s.mode)) paging["must_read_bytes_per_token"] = per_token(g.steady->must_read_bytes, *g.steady);
+        if (pages_by_budget(s.mode) && r.config->n_experts == 0)
+            paging["must_read_bytes_per_token"] = per_token(g.steady->must_read_bytes, *g.steady);
         paging["io_read_bytes_per_token"] = per_token(g.steady->storage_bytes, *g.steady);
         paging["faults_per_token"] = per_token(g.steady->faults, *g.steady);
         paging["wait_share"] = wait_share(r);

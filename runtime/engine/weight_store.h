@@ -50,7 +50,7 @@ struct StoreStats {
     uint64_t frame_bytes = 0;        // all frames: what the weights may take
     uint64_t extent_bytes = 0;
     uint64_t bytes_read = 0;         // by the store so far
-    uint64_t must_read_bytes = 0;    // M - R of each pass so far, with R as it was: what no reader could have spared
+    uint64_t must_read_bytes = 0;    // M - R of each pass so far, with R as it was: what no reader could have spared (without experts)
     uint64_t faults = 0;
     uint64_t waits = 0;              // gate waits
     uint64_t stall_us = 0;           // of the team, in gates; the first worker's, which takes part in every pass
