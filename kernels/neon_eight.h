@@ -22,10 +22,16 @@ struct Eight {
 [[gnu::always_inline]] inline Eight add(Eight a, Eight b) {
     return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)};
 }
+[[gnu::always_inline]] inline Eight sub(Eight a, Eight b) {
+    return {vsubq_f32(a.low, b.low), vsubq_f32(a.high, b.high)};
+}
 [[gnu::always_inline]] inline Eight mul(Eight a, Eight b) {
     return {vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)};
 }
 [[gnu::always_inline]] inline Eight mul(Eight a, float b) { return {vmulq_n_f32(a.low, b), vmulq_n_f32(a.high, b)}; }
+[[gnu::always_inline]] inline Eight div(Eight a, Eight b) {
+    return {vdivq_f32(a.low, b.low), vdivq_f32(a.high, b.high)};
+}
 // a * b + c, rounded once.
 [[gnu::always_inline]] inline Eight fma(Eight a, Eight b, Eight c) {
     return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};

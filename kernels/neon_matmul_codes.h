@@ -7,13 +7,14 @@
 //     lane[b] = fma(min_w[b], sum_x[b], lane[b])          (types with groups of 16: low halves, then high ones)
 // and sum_of_lanes() makes one float of them. With groups the sums of a cell's halves are joined as floats,
 // fma(high, scale_high, low * scale_low). The integer sums are exact, so how they are made is free: one row at a time
-// (few tokens: unpacking is most of the work), or eight rows side by side, unpacked once for all tokens.
+// (few tokens: unpacking is most of the work), or eight rows side by side, unpacked once for all tokens; and products
+// with low bytes are left out where no cell is fine, for all of those are zero.
 //
 // An instruction set brings
 //   dot<M>(sum, w, x)         adds the 16 products, each at most M, to the four sums: which to which is free.
 //   arrange(v)                16 columns of eight rows as Sums wants them, in place.
 //   Sums<T>                   sums of eight rows against T tokens: clear(), add<M>(w, x, at) for 16 columns whose
-//                             activations lie at x[t] + at, times_256(), floats(t).
+//                             activations lie at x[t] + at, times_high_unit(), floats(t).
 #pragma once
 
 #include <arm_neon.h>
@@ -35,16 +36,15 @@ constexpr size_t kSumLowAt = offsetof(Super, sum_low);
 constexpr size_t kSumHighAt = offsetof(Super, sum_high);
 constexpr size_t kCodesAt = offsetof(Super, codes);
 
-// The two integer forms of activations, and the largest byte of both.
+constexpr int kMaxByte = 127;  // of activations, high or low
+
+// The two integer forms of activations.
 struct Int8 {
     static constexpr bool kTwoBytes = false;
 };
 struct Int16 {
     static constexpr bool kTwoBytes = true;
 };
-constexpr int kMaxByte = 127;
-constexpr int kHighShift = 7;
-static_assert(1 << kHighShift == kHighUnit);
 
 [[gnu::always_inline]] inline int8x16_t codes_at(const char* p) { return vld1q_s8(reinterpret_cast<const int8_t*>(p)); }
 
@@ -59,46 +59,48 @@ static_assert(1 << kHighShift == kHighUnit);
     return floats_of(sums_of(parts), sums_of(parts + 4));
 }
 
-// Sum of the codes of halves kFirst to kLast of cell B with a Super's bytes, and its low ones where there are any.
-template <class W, class X, class D, int B, int kFirst, int kLast, class S>
-[[gnu::always_inline]] inline int32x4_t halves(const S& s, const char* x, const char* low) {
+// The sums of eight cells over halves kFirst to kLast, of bytes at `x`, which int8_place() put there.
+template <class W, class D, int kFirst, int kLast, class S>
+[[gnu::always_inline]] inline Eight sums_of_bytes(const S& s, const char* x) {
     constexpr int kMax = W::kMaxCode * kMaxByte;
-    int32x4_t sum = zeros();
-    if constexpr (kFirst == 0) sum = D::template dot<kMax>(sum, W::template codes<B, 0>(s), codes_at(x + kCodesAt + int8_place(B, 0)));
-    if constexpr (kLast == 1) sum = D::template dot<kMax>(sum, W::template codes<B, 1>(s), codes_at(x + kCodesAt + int8_place(B, 16)));
-    if constexpr (!X::kTwoBytes) return sum;
-    sum = vshlq_n_s32(sum, kHighShift);
-    if (low == nullptr) return sum;
-    if constexpr (kFirst == 0) sum = D::template dot<kMax>(sum, W::template codes<B, 0>(s), codes_at(low + int8_place(B, 0)));
-    if constexpr (kLast == 1) sum = D::template dot<kMax>(sum, W::template codes<B, 1>(s), codes_at(low + int8_place(B, 16)));
-    return sum;
-}
-
-// Sums of halves kFirst to kLast of the eight cells.
-template <class W, class X, class D, int kFirst, int kLast, class S>
-[[gnu::always_inline]] inline Eight cells(const S& s, const char* x, const char* low) {
     int32x4_t parts[kCellsPerSuper];
     for_each_cell([&]<int B>() __attribute__((always_inline)) {
-        parts[B] = halves<W, X, D, B, kFirst, kLast>(s, x, low);
+        int32x4_t sum = D::template dot<kMax>(zeros(), W::template codes<B, kFirst>(s),
+                                              codes_at(x + int8_place(B, 16 * kFirst)));
+        if constexpr (kFirst != kLast) {
+            sum = D::template dot<kMax>(sum, W::template codes<B, kLast>(s), codes_at(x + int8_place(B, 16 * kLast)));
+        }
+        parts[B] = sum;
     });
     return sums_of_cells(parts);
 }
 
+// The same of codes of one or of two bytes. 128 times a sum of bytes is exact, so that the whole is rounded once.
+template <class W, class X, class D, int kFirst, int kLast, class S>
+[[gnu::always_inline]] inline Eight sums_of_codes(const S& s, const char* x, const char* low) {
+    Eight sums = sums_of_bytes<W, D, kFirst, kLast>(s, x + kCodesAt);
+    if constexpr (X::kTwoBytes) {
+        sums = mul(sums, kHighUnit);
+        if (low != nullptr) sums = add(sums, sums_of_bytes<W, D, kFirst, kLast>(s, low));
+    }
+    return sums;
+}
+
 // 256 elements of one row against one token: its Super, and its low bytes where there are any.
 template <class W, class X, class D, class S>
-[[gnu::always_inline]] inline Eight accumulate(const S& s, const char* x, const char* low_bytes, Eight lanes) {
+[[gnu::always_inline]] inline Eight accumulate(const S& s, const char* x, const char* low, Eight lanes) {
     const Eight x_scale = eight_at(x + kScaleAt);
     if constexpr (W::kGroups) {
         const Groups g = W::groups(s);
-        const Eight low = cells<W, X, D, 0, 0>(s, x, low_bytes);
-        const Eight high = cells<W, X, D, 1, 1>(s, x, low_bytes);
-        lanes = fma(fma(high, g.scale_high, mul(low, g.scale_low)), mul(x_scale, g.d), lanes);
+        const Eight first = sums_of_codes<W, X, D, 0, 0>(s, x, low);
+        const Eight second = sums_of_codes<W, X, D, 1, 1>(s, x, low);
+        lanes = fma(fma(second, g.scale_high, mul(first, g.scale_low)), mul(x_scale, g.d), lanes);
         lanes = fma(g.min_low, eight_at(x + kSumLowAt), lanes);
         return fma(g.min_high, eight_at(x + kSumHighAt), lanes);
     } else {
         Eight scale, min;
         W::scales(s, scale, min);
-        lanes = fma(cells<W, X, D, 0, 1>(s, x, low_bytes), mul(scale, x_scale), lanes);
+        lanes = fma(sums_of_codes<W, X, D, 0, 1>(s, x, low), mul(scale, x_scale), lanes);
         return W::kSigned ? lanes : fma(min, eight_at(x + kSumAt), lanes);
     }
 }
@@ -229,7 +231,7 @@ struct TileCodes {
     static constexpr int kMaxCode = kIsSigned ? 128 : 63;
 };
 
-// T tokens at one Super: their bytes, and which cells have low ones, of any of them.
+// The bytes of T tokens for the 256 columns of a stretch, and the cells of which one of the tokens' is fine.
 template <size_t T>
 struct Tokens {
     const char* x[T];
@@ -242,15 +244,18 @@ template <class C, class X, class D, size_t T>
 [[gnu::always_inline]] inline void sum_halves(const RowTile& tile, size_t super, size_t b, size_t first_half,
                                               size_t last_half, const Tokens<T>& tokens,
                                               typename D::template Sums<T>& sums) {
+    constexpr int kMax = C::kMaxCode * kMaxByte;
+    const auto& codes = tile.codes[super][b];
     sums.clear();
     for (size_t half = first_half; half <= last_half; ++half) {
-        sums.template add<C::kMaxCode * kMaxByte>(tile.codes[super][b][half], tokens.x, kCodesAt + int8_place(b, 16 * half));
+        sums.template add<kMax>(codes[half], tokens.x, kCodesAt + int8_place(b, 16 * half));
     }
-    if constexpr (!X::kTwoBytes) return;
-    sums.times_high_unit();
-    if ((tokens.fine >> b & 1) == 0) return;
-    for (size_t half = first_half; half <= last_half; ++half) {
-        sums.template add<C::kMaxCode * kMaxByte>(tile.codes[super][b][half], tokens.low, int8_place(b, 16 * half));
+    if constexpr (X::kTwoBytes) {
+        sums.times_high_unit();
+        if ((tokens.fine >> b & 1) == 0) return;
+        for (size_t half = first_half; half <= last_half; ++half) {
+            sums.template add<kMax>(codes[half], tokens.low, int8_place(b, 16 * half));
+        }
     }
 }
 
@@ -270,36 +275,41 @@ template <class C, class X, class D, size_t T>
     }
 }
 
-using Lanes = Eight[kCellsPerSuper];  // each of eight rows
-
 // Where a chunk of a batch's activations lies: token after token, for the tile's first 256 columns.
 struct Chunk {
     const char* x;
     const char* low;
     const char* fine;
     size_t stride;
+
+    [[gnu::always_inline]] Chunk from_token(size_t t) const {
+        return {x + t * stride, low + t * stride, fine + t * stride, stride};
+    }
 };
 
-// `supers` stretches of the tile against T tokens from number `first` on. Cell by cell, so that lanes stay in registers
-// from one stretch to the next.
+using Lanes = Eight[kCellsPerSuper];  // each of eight rows
+
+// `supers` stretches of the tile against T tokens. Cell by cell, so that lanes stay in registers from one stretch to
+// the next.
 template <class C, class X, class D, size_t T>
-void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, size_t first, Lanes* lanes) {
+void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lanes) {
+    Tokens<T> tokens[kTileSupers];
+    for (size_t super = 0; super < supers; ++super) {
+        tokens[super].fine = 0;
+        for (size_t t = 0; t < T; ++t) {
+            tokens[super].x[t] = chunk.x + t * chunk.stride + super * sizeof(Super);
+            tokens[super].low[t] = chunk.low + t * chunk.stride + super * kSuperElements;
+            if (X::kTwoBytes) tokens[super].fine |= static_cast<uint8_t>(chunk.fine[t * chunk.stride + super]);
+        }
+    }
     for (size_t b = 0; b < kCellsPerSuper; ++b) {
         Eight lane[T];
         for (size_t t = 0; t < T; ++t) lane[t] = lanes[t][b];
         for (size_t super = 0; super < supers; ++super) {
-            Tokens<T> tokens{};
-            for (size_t t = 0; t < T; ++t) {
-                const size_t at = (first + t) * chunk.stride;
-                tokens.x[t] = chunk.x + at + super * sizeof(Super);
-                if constexpr (!X::kTwoBytes) continue;
-                tokens.low[t] = chunk.low + at + super * kSuperElements;
-                tokens.fine |= static_cast<uint8_t>(chunk.fine[at + super]);
-            }
             Eight sum[T];
-            tile_cell<C, X, D, T>(tile, super, b, tokens, sum);
+            tile_cell<C, X, D, T>(tile, super, b, tokens[super], sum);
             for (size_t t = 0; t < T; ++t) {
-                const char* entry = tokens.x[t] + b * sizeof(float);
+                const char* entry = tokens[super].x[t] + b * sizeof(float);
                 Eight v = fma(sum[t], mul(tile.scale[super][b], float_at(entry + kScaleAt)), lane[t]);
                 if constexpr (C::kGroups) {
                     v = fma(tile.min[super][0][b], float_at(entry + kSumLowAt), v);
@@ -344,8 +354,12 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
                           x + fine_at(all_supers) + super, x_stride_bytes};
         size_t t = 0;
-        for (; t + 4 <= tokens; t += 4) run_tile<Codes, X, D, 4>(tile, supers, chunk, t, lanes + t);
-        for (; t < tokens; ++t) run_tile<Codes, X, D, 1>(tile, supers, chunk, t, lanes + t);
+        for (; t + 4 <= tokens; t += 4) {
+            run_tile<Codes, X, D, 4>(tile, supers, chunk.from_token(t), lanes + t);
+        }
+        for (; t < tokens; ++t) {
+            run_tile<Codes, X, D, 1>(tile, supers, chunk.from_token(t), lanes + t);
+        }
     }
     for (size_t t = 0; t < tokens; ++t) {
         float sums[kTileRows];
@@ -411,8 +425,8 @@ struct SumsOfRows {
     }
     [[gnu::always_inline]] void times_high_unit() {
         for (auto& r : rows) {
-            r[0] = vshlq_n_s32(r[0], kHighShift);
-            r[1] = vshlq_n_s32(r[1], kHighShift);
+            r[0] = vmulq_n_s32(r[0], kHighUnit);
+            r[1] = vmulq_n_s32(r[1], kHighUnit);
         }
     }
     [[gnu::always_inline]] Eight floats(size_t t) const { return floats_of(rows[t][0], rows[t][1]); }

@@ -42,7 +42,7 @@ struct MatrixProduct {
         }
         [[gnu::always_inline]] void times_high_unit() {
             for (auto& tokens : pairs) {
-                for (int32x4_t& sum : tokens) sum = vshlq_n_s32(sum, kHighShift);
+                for (int32x4_t& sum : tokens) sum = vmulq_n_s32(sum, kHighUnit);
             }
         }
         template <int>

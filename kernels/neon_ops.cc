@@ -111,8 +111,27 @@ void swiglu(const float* gate, const float* up, size_t n, float* out) {
         n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
             const Eight g = load_eight(gate + i);
             const Eight below = add(one, exp8({vnegq_f32(g.low), vnegq_f32(g.high)}));
-            const Eight silu = {vdivq_f32(g.low, below.low), vdivq_f32(g.high, below.high)};
-            store_eight(out + i, mul(silu, load_eight(up + i)));
+            store_eight(out + i, mul(div(g, below), load_eight(up + i)));
+        });
+}
+
+void geglu(const float* gate, const float* up, size_t n, float* out) {
+    const Eight one = all(1.0f);
+    for_each_eight(
+        n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
+            const Eight g = load_eight(gate + i);
+            const Eight minus_2u = mul(mul(g, -1.59576912f), fma(mul(g, 0.044715f), g, one));
+            store_eight(out + i, mul(div(g, add(one, exp8(minus_2u))), load_eight(up + i)));
+        });
+}
+
+// tanh(v) = 1 - 2 / (1 + exp(2 v)): within 2e-7 of the cap.
+void soft_cap(float* x, size_t n, float cap) {
+    const Eight one = all(1.0f), two = all(2.0f), c = all(cap);
+    for_each_eight(
+        n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
+            const Eight e = exp8(mul(div(load_eight(x + i), c), two));
+            store_eight(x + i, mul(c, sub(one, div(two, add(one, e)))));
         });
 }
 
@@ -160,28 +179,36 @@ void f16_to_f32(const uint16_t* x, size_t n, float* y) {
     expand_floats<LoadF16>(reinterpret_cast<const char*>(x), y, n);
 }
 
-void softmax(float* x, size_t n) {
-    // Lanes past the end must not win the maximum, so they repeat the first element.
-    const Eight first = all(x[0]);
-    Eight largest = first;
+float softmax_piece(float* x, size_t n, float* max, float* sum) {
+    // Lanes past the end must not win the maximum, so they repeat what was the largest before.
+    const Eight before = all(*max);
+    Eight largest = before;
     for_each_eight(
         n, [&](size_t i, auto load_eight, auto) __attribute__((always_inline)) {
             Eight v = load_eight(x + i);
-            if (n - i < 8) v = first_lanes(n - i, v, first);
+            if (n - i < 8) v = first_lanes(n - i, v, before);
             largest = {vmaxq_f32(largest.low, v.low), vmaxq_f32(largest.high, v.high)};
         });
     const Eight top = all(vmaxvq_f32(vmaxq_f32(largest.low, largest.high)));
 
-    Eight sums = all(0.0f);  // a NaN anywhere reaches them, and with them every element
+    Eight sums = all(0.0f);  // a NaN anywhere reaches them
     for_each_eight(
         n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
-            const Eight v = load_eight(x + i);
-            Eight e = exp8({vsubq_f32(v.low, top.low), vsubq_f32(v.high, top.high)});
+            Eight e = exp8(sub(load_eight(x + i), top));
             if (n - i < 8) e = first_lanes(n - i, e, all(0.0f));
             sums = add(sums, e);
             store_eight(x + i, e);
         });
-    const float inverse = 1.0f / sum_of_lanes(sums);
+    const float factor = vgetq_lane_f32(exp4(vsubq_f32(before.low, top.low)), 0);
+    *sum = *sum * factor + sum_of_lanes(sums);
+    *max = vgetq_lane_f32(top.low, 0);
+    return factor;
+}
+
+void softmax(float* x, size_t n) {
+    float max = -__builtin_inff(), sum = 0.0f;
+    softmax_piece(x, n, &max, &sum);
+    const float inverse = 1.0f / sum;
     for_each_eight(
         n, [&](size_t i, auto load_eight, auto store_eight)
                __attribute__((always_inline)) { store_eight(x + i, mul(load_eight(x + i), inverse)); });
@@ -206,6 +233,8 @@ constexpr KernelSet table(const char* name) {
         .dequantize = dequantize,
         .rms_norm = rms_norm,
         .swiglu = swiglu,
+        .geglu = geglu,
+        .soft_cap = soft_cap,
         .add = add_to,
         .dot_f32 = dot_f32,
         .dot_f16 = dot_f16,
@@ -214,6 +243,8 @@ constexpr KernelSet table(const char* name) {
         .f32_to_f16 = f32_to_f16,
         .f16_to_f32 = f16_to_f32,
         .softmax = softmax,
+        .multiply_add = multiply_add,
+        .softmax_piece = softmax_piece,
     };
 }
 

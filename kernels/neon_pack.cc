@@ -10,6 +10,9 @@
 namespace weir::kernels::neon {
 namespace {
 
+constexpr int kHighBits = 7;
+static_assert(1 << kHighBits == kHighUnit);
+
 [[gnu::always_inline]] inline void set_scales(char* out, size_t b, float scale, int low, int high) {
     const float values[4] = {scale, scale * static_cast<float>(low + high), scale * static_cast<float>(low),
                              scale * static_cast<float>(high)};
@@ -41,17 +44,18 @@ namespace {
     return largest_magnitude(v);
 }
 
-// One cell; `out` is its Super, zeroed. Codes are whole multiples of `unit`, of at most code_max units. Their low bytes, if
-// there are any, go to `low`.
-[[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float largest, float code_max, int unit, char* out,
-                                             char* low) {
+// One cell; `out` is its Super, zeroed. Codes are whole multiples of `unit`, of at most code_max units. Low bytes,
+// if there are any, go to `low`.
+[[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float largest, float code_max, int unit,
+                                             char* out, char* low) {
     if (!(largest <= 3.40282347e38f)) return set_scales(out, b, __builtin_nanf(""), 0, 0);
     if (largest < kSmallestMagnitude) return;
     const float inverse = code_max / largest;
+    int32x4_t codes[8];
+    for (size_t i = 0; i < 8; ++i) codes[i] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4 * i), inverse));
     int sums[2];
     for (size_t half = 0; half < 2; ++half) {
-        int32x4_t c[4];
-        for (size_t i = 0; i < 4; ++i) c[i] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * half + 4 * i), inverse));
+        const int32x4_t* c = codes + 4 * half;
         sums[half] = unit * vaddvq_s32(vaddq_s32(vaddq_s32(c[0], c[1]), vaddq_s32(c[2], c[3])));
         const int16x8_t first = vqmovn_high_s32(vqmovn_s32(c[0]), c[1]);
         const int16x8_t second = vqmovn_high_s32(vqmovn_s32(c[2]), c[3]);
@@ -59,11 +63,10 @@ namespace {
             store_bytes(out + offsetof(Super, codes), b, half, first, second);
             continue;
         }
-        const int16x8_t round = vdupq_n_s16(kHighUnit / 2);
-        const int16x8_t high0 = vshrq_n_s16(vaddq_s16(first, round), 7);
-        const int16x8_t high1 = vshrq_n_s16(vaddq_s16(second, round), 7);
+        const int16x8_t high0 = vrshrq_n_s16(first, kHighBits), high1 = vrshrq_n_s16(second, kHighBits);
         store_bytes(out + offsetof(Super, codes), b, half, high0, high1);
-        store_bytes(low, b, half, vsubq_s16(first, vshlq_n_s16(high0, 7)), vsubq_s16(second, vshlq_n_s16(high1, 7)));
+        store_bytes(low, b, half, vsubq_s16(first, vshlq_n_s16(high0, kHighBits)),
+                    vsubq_s16(second, vshlq_n_s16(high1, kHighBits)));
     }
     set_scales(out, b, largest / (code_max * static_cast<float>(unit)), sums[0], sums[1]);
 }

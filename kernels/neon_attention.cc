@@ -1,0 +1,87 @@
+// Products of a few float rows with a matrix whose columns lie side by side: what attention computes of queries and
+// keys, and of weights and values.
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "kernels/neon.h"
+#include "kernels/neon_eight.h"
+
+namespace weir::kernels::neon {
+namespace {
+
+struct Matrix {
+    const char* at;
+    size_t row_bytes;
+    size_t panel_bytes;
+};
+
+// T tokens against P panels of eight columns: T * P sums in registers, one multiplication of latency 4 after the other.
+template <class L, size_t T, size_t P>
+[[gnu::always_inline]] inline void multiply_panels(const float* x, size_t x_stride, const Matrix& b, size_t k, float* y,
+                                                   size_t y_stride) {
+    Eight sum[T][P];
+    for (size_t t = 0; t < T; ++t) {
+        for (size_t p = 0; p < P; ++p) sum[t][p] = load(y + t * y_stride + 8 * p);
+    }
+    const char* row = b.at;
+    for (size_t i = 0; i < k; ++i, row += b.row_bytes) {
+        Eight value[P];
+        for (size_t p = 0; p < P; ++p) value[p] = L::eight(row + p * b.panel_bytes);
+        for (size_t t = 0; t < T; ++t) {
+            const float a = x[t * x_stride + i];
+            for (size_t p = 0; p < P; ++p) sum[t][p] = fma(value[p], a, sum[t][p]);
+        }
+    }
+    for (size_t t = 0; t < T; ++t) {
+        for (size_t p = 0; p < P; ++p) store(y + t * y_stride + 8 * p, sum[t][p]);
+    }
+}
+
+// One token against the last n < 8 columns.
+template <class L>
+void multiply_rest(const float* x, const Matrix& b, size_t k, size_t n, float* y) {
+    Eight sum = LoadF32::some(reinterpret_cast<const char*>(y), n);
+    for (size_t i = 0; i < k; ++i) sum = fma(L::some(b.at + i * b.row_bytes, n), x[i], sum);
+    float last[8];
+    store(last, sum);
+    std::memcpy(y, last, n * sizeof(float));
+}
+
+template <class L>
+void multiply(const float* x, size_t x_stride, size_t tokens, const Matrix& matrix, size_t k, size_t n, float* y,
+              size_t y_stride) {
+    size_t t = 0;
+    for (; t + 4 <= tokens; t += 4, x += 4 * x_stride, y += 4 * y_stride) {
+        Matrix b = matrix;
+        size_t j = 0;
+        for (; j + 16 <= n; j += 16, b.at += 2 * b.panel_bytes) {
+            multiply_panels<L, 4, 2>(x, x_stride, b, k, y + j, y_stride);
+        }
+        for (; j + 8 <= n; j += 8, b.at += b.panel_bytes) multiply_panels<L, 4, 1>(x, x_stride, b, k, y + j, y_stride);
+        for (size_t r = 0; j < n && r < 4; ++r) multiply_rest<L>(x + r * x_stride, b, k, n - j, y + r * y_stride + j);
+    }
+    for (; t < tokens; ++t, x += x_stride, y += y_stride) {
+        Matrix b = matrix;
+        size_t j = 0;
+        for (; j + 32 <= n; j += 32, b.at += 4 * b.panel_bytes) {
+            multiply_panels<L, 1, 4>(x, x_stride, b, k, y + j, y_stride);
+        }
+        for (; j + 8 <= n; j += 8, b.at += b.panel_bytes) multiply_panels<L, 1, 1>(x, x_stride, b, k, y + j, y_stride);
+        if (j < n) multiply_rest<L>(x, b, k, n - j, y + j);
+    }
+}
+
+}  // namespace
+
+void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
+                  size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride) {
+    const auto* const at = static_cast<const char*>(b);
+    if (type == Type::kF16) {
+        multiply<LoadF16>(x, x_stride, tokens, {at, 2 * row_stride, 2 * panel_stride}, k, n, y, y_stride);
+    } else {
+        multiply<LoadF32>(x, x_stride, tokens, {at, 4 * row_stride, 4 * panel_stride}, k, n, y, y_stride);
+    }
+}
+
+}  // namespace weir::kernels::neon
