@@ -85,6 +85,7 @@ void pack_int8(const float* x, size_t k, char* out) {
 
 void pack_int16(const float* x, size_t k, char* out) {
     const size_t cells = k / kCellElements;
+    if (cells == 0) return;  // where there may be no memory at all
     const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
     std::memset(out, 0, int16_row_bytes(supers));
     double sum = 0;
