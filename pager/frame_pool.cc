@@ -113,35 +113,33 @@ bool FramePool::populate_stretch(std::unique_lock<std::mutex>& lock) noexcept {
     while (first_empty_ < room_ && states_[first_empty_] >= kBeingPopulated) ++first_empty_;
     const size_t first = first_empty_;
     const size_t limit = std::min({wanted - taken, std::max<size_t>(1, kStretch / frame_bytes_), room_ - first});
-    const State before = states_[first];
+    State state = states_[first];
     size_t n = 0;
-    for (; n < limit && states_[first + n] == before; ++n) states_[first + n] = kBeingPopulated;
+    for (; n < limit && states_[first + n] == state; ++n) states_[first + n] = kBeingPopulated;
     being_populated_ += n;
     lock.unlock();
-    const int error = populate(first, n, before == kHollow);
+    const int error = populate(first, n, &state);
     lock.lock();
     being_populated_ -= n;
+    for (size_t i = 0; i < n; ++i) states_[first + i] = state;
     if (error != 0) {
-        for (size_t i = 0; i < n; ++i) states_[first + i] = kFresh;
         first_empty_ = std::min(first_empty_, first);
         error_.store(error, std::memory_order_release);
         return true;
     }
     backed_.fetch_add(n, std::memory_order_release);
-    for (size_t i = 0; i < n; ++i) {
-        states_[first + i] = kBacked;
-        populated_.push(static_cast<uint32_t>(first + i));
-    }
+    for (size_t i = 0; i < n; ++i) populated_.push(static_cast<uint32_t>(first + i));
     return true;
 }
 
-// Gives memory to frames. 0 or the errno; what memory a part of them got is given back then, and they are fresh.
-int FramePool::populate(size_t first, size_t n, bool hollow) noexcept {
+// Gives memory to frames, all of one state, and says the state that they are in then. 0 or the errno; what memory a part of
+// them got is given back then.
+int FramePool::populate(size_t first, size_t n, State* state) noexcept {
     std::byte* const begin = frame(first);
     const size_t bytes = n * frame_bytes_;
-    if (hollow) {
+    if (*state == kHollow) {
         const int error = -uffd_->unregister_range(begin, bytes);
-        if (error != 0) return error;
+        if (error != 0) return error;  // still registered, hence still hollow
     }
     int error = 0;
     while (::madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
@@ -154,8 +152,8 @@ int FramePool::populate(size_t first, size_t n, bool hollow) noexcept {
         error = 0;
     }
     if (error == 0 && uffd_ != nullptr) error = -uffd_->register_range(begin, bytes);
-    if (error == 0) return 0;
-    (void)::madvise(begin, bytes, MADV_DONTNEED);
+    *state = error == 0 ? kBacked : kFresh;
+    if (error != 0) (void)::madvise(begin, bytes, MADV_DONTNEED);
     return error;
 }
 

@@ -72,7 +72,7 @@ class FramePool {
     void serve(const std::stop_token& stop);
     void take_given() noexcept;
     bool populate_stretch(std::unique_lock<std::mutex>& lock) noexcept;
-    int populate(size_t first, size_t n, bool hollow) noexcept;
+    int populate(size_t first, size_t n, State* state) noexcept;
     void wake() noexcept;
 
     size_t room_;

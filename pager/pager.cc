@@ -205,6 +205,7 @@ void Pager::set_ring(size_t frames) {
 // With budget_mutex_ held: what budget and ring come to goes to the pager thread.
 void Pager::order_residency() {
     residency_ = change_residency(residency_, budget_frames_, ring_needs_);
+    residency_changes_.fetch_add(1, std::memory_order_release);
     std::erase_if(orders_, [](const auto& order) { return order->taken.load(std::memory_order_acquire); });
     orders_.push_back(std::make_unique<BudgetOrder>());
     orders_.back()->residency = residency_;

@@ -20,6 +20,7 @@
 // Life: workers must have left the Region before the destructor runs. It stops the thread, drains reads, then unmaps.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -152,6 +153,8 @@ class Pager {
     std::string failure() const;
     PagerStats stats() const;
     uint64_t stall_us() const noexcept;  // of stats(), alone
+    // Counts what changed what pinned() says: new budgets and ring lengths.
+    uint64_t residency_changes() const noexcept { return residency_changes_.load(std::memory_order_acquire); }
     // Bytes of frames, wherever they are, that huge pages back at this moment, by smaps: takes milliseconds.
     uint64_t huge_bytes() const;
 
@@ -171,6 +174,7 @@ class Pager {
     Residency residency_;        // the newest ordered
     size_t budget_frames_ = 0;
     uint64_t budget_changes_ = 0;
+    std::atomic<uint64_t> residency_changes_{0};
     std::vector<std::unique_ptr<BudgetOrder>> orders_;  // not yet taken, or just now
     std::function<void(const char*)> on_notice_;
     unsigned said_ = 0;  // bits: which fallbacks were said; the watchdog's
