@@ -43,6 +43,8 @@ class AdvisedStore : public StoreBase {
         } catch (const std::runtime_error& e) {
             throw Error(e.what());
         }
+        for (size_t step = 0; step < n_steps_; ++step)
+            if (mapping_->kept(step)) resident_bytes_ += step_weights_[step];
         bind_by_offset(mapping_->base(), places);
     }
 
@@ -55,7 +57,7 @@ class AdvisedStore : public StoreBase {
     void end_pass() override {
         announcements_.end_pass();
         for (size_t w = 0; w < options_.workers; ++w) mapping_->publish(w, announcements_.ordinal(0));
-        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes());
+        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes_);
         if (!mapping_->failed()) return;
         check_unchanged();  // says it better
         throw Error(mapping_->failure());
@@ -93,7 +95,7 @@ class AdvisedStore : public StoreBase {
         s.mode = PagingMode::kAdvised;
         s.weights_bytes = map_.weights_bytes;
         s.pass_bytes = pass_bytes();
-        s.resident_bytes = resident_bytes();
+        s.resident_bytes = resident_bytes_;
         s.must_read_bytes = must_read_bytes_;
         s.ring_bytes = a.ring_chunks * chunk_bytes_;
         s.frame_bytes = frame_bytes_;
@@ -106,13 +108,6 @@ class AdvisedStore : public StoreBase {
     }
 
   private:
-    uint64_t resident_bytes() const {
-        uint64_t bytes = 0;
-        for (size_t step = 0; step < n_steps_; ++step)
-            if (mapping_->kept(step)) bytes += step_weights_[step];
-        return bytes;
-    }
-
     // Cuts the walk into steps: a step is what one matrix, or several that follow each other there too, have in one chunk of
     // the file. Returns the places of the map's tensors: a step's number times the chunk's size, and their offset in it.
     std::vector<uint64_t> lay_out(std::vector<uint32_t>* chunks) {
@@ -145,6 +140,7 @@ class AdvisedStore : public StoreBase {
     std::unique_ptr<pager::AdvisedMapping> mapping_;
     std::vector<std::byte> row_;
     Announcements announcements_;
+    uint64_t resident_bytes_ = 0;
     uint64_t must_read_bytes_ = 0;
 };
 

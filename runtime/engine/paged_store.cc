@@ -123,7 +123,11 @@ class PagedStore : public StoreBase {
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
-        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes());
+        if (const uint64_t changes = pager_->residency_changes(); changes != residency_changes_) {
+            resident_bytes_ = resident_bytes();
+            residency_changes_ = changes;
+        }
+        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes_);
         const std::chrono::duration<double, std::micro> took = Clock::now() - pass_begin_;
         if (ring_.took(static_cast<double>(pager_->stall_us() - stalled_before_) / took.count()))
             pager_->set_ring(ring_.extents());
@@ -243,6 +247,8 @@ class PagedStore : public StoreBase {
     Clock::time_point pass_begin_{};
     uint64_t stalled_before_ = 0;
     uint64_t must_read_bytes_ = 0;
+    uint64_t residency_changes_ = UINT64_MAX;  // of the pager, when resident_bytes_ was counted
+    uint64_t resident_bytes_ = 0;
 };
 
 }  // namespace

@@ -48,7 +48,7 @@ class Announcements {
     void also(size_t first, size_t count, Plan&& plan) {
         const size_t end = first + count;
         for (size_t at = std::max(first, also_); at < end;) {
-            const auto run = std::find_if(runs_.begin(), runs_.end(), [at](const Run& r) { return r.first + r.count > at; });
+            const auto run = std::partition_point(runs_.begin(), runs_.end(), [at](const Run& r) { return r.first + r.count <= at; });
             if (run != runs_.end() && run->first <= at) {
                 at = run->first + run->count;
                 continue;
