@@ -1,11 +1,14 @@
 // The kernel refuses to move, copy, register or wake: the N-th call, each errno once and for good. No byte is wrong,
 // nothing hangs; what can go on by another way does.
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 
 #include <cerrno>
 #include <cstring>
 #include <thread>
 
+#include "pager/frame_pool.h"
 #include "pager/pager.h"
 #include "tests/pager/fault_fixture.h"
 
@@ -124,6 +127,35 @@ TEST_F(IoctlFaults, WakingThatFailsForGoodEndsTheProcess) {
             end("waking was never needed");
         },
         ::testing::ExitedWithCode(70), "unanswerable: waking");
+}
+
+// A frame that came back is registered; populating it so would be a fault of the pool's own.
+TEST_F(IoctlFaults, FramesThatCannotBeUnregisteredAreTriedAgainAsSuch) {
+    constexpr size_t kFrames = 4, kFrameBytes = 64 << 10;
+    std::atomic<int> refusals{0};
+    pager::Uffd uffd(pager::UffdSource::kAuto, [&](int fd, unsigned long request, void* argument) {
+        if (request == UFFDIO_UNREGISTER && refusals.exchange(1) == 0) {
+            errno = ENOMEM;
+            return -1;
+        }
+        return ::ioctl(fd, request, argument);
+    });
+    pager::FramePool pool(kFrames, kFrames, kFrameBytes, &uffd, [] {});
+    const auto until = [](auto&& holds) {
+        for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return holds();
+    };
+    ASSERT_TRUE(until([&] { return pool.backed() == kFrames; }));
+    uint32_t frame = 0;
+    ASSERT_TRUE(pool.take(&frame));
+    pool.want(kFrames - 1);
+    pool.give(frame);
+    ASSERT_TRUE(until([&] { return pool.backed() == kFrames - 1; }));
+    pool.want(kFrames);
+    ASSERT_TRUE(until([&] { return pool.error() == ENOMEM; }));
+    pool.want(kFrames);
+    EXPECT_TRUE(until([&] { return pool.backed() == kFrames; })) << std::strerror(pool.error());
+    EXPECT_EQ(pool.error(), 0);
 }
 
 }  // namespace
