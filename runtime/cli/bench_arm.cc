@@ -45,6 +45,11 @@ void read_own(const json& said, const std::string& arm, ArmRun* run) {
     }
     if (arm == "uffd") f.faults_per_token = steady.at("faults").get<double>() / tokens;
     f.first_token_ms = number_of(said.at("timings"), {"first_token_ms"});
+    f.prefill_ms = *f.first_token_ms - said.at("timings").at("load_ms").get<double>();
+    if (arm == "uffd") {
+        f.first_token_bytes = number_of(paging, {"first_token_bytes_read"});
+        f.frame_bytes = number_of(paging, {"frame_bytes"});
+    }
     f.peak_rss_bytes = number_of(said.at("memory"), {"peak_rss_bytes"});
     run->logits_hash = said.at("logits_hash");
     run->bounded_by = paging.at("bounded_by");

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 // Reads for the device's speed: enough that a drive's own cache and a lucky moment do not decide, little beside the runs.
 constexpr pager::DeviceProbe kProbe = {16, 1u << 30, 3.0, 0, pager::ReaderRung::kAuto};
+constexpr double kFresh_s = 30;
 constexpr int kFetch_s = 600;
 
 const char* const kArms[] = {"resident", "mmap", "advised", "uffd"};
@@ -106,6 +107,22 @@ double probe_device(const std::string& model, BenchReport* report) {
     }
 }
 
+// The device's speed into as much untouched memory as a run under this limit takes. Where a machine's memory is given and
+// taken back by a host, the first to touch it pays several times: so once for the sake of what comes after, once to measure.
+double probe_fresh(const std::string& model, uint64_t limit_bytes) {
+    try {
+        const pager::File file = pager::File::open(model, pager::IoMode::kAuto);
+        pager::DeviceProbe probe = kProbe;
+        probe.fresh = true;
+        probe.bytes = std::min({limit_bytes, file.size(), read_memory_limits().sensible()});
+        probe.seconds_limit = kFresh_s;
+        pager::probe_device(file, probe);
+        return pager::probe_device(file, probe).bytes_per_s;
+    } catch (const std::runtime_error& e) {
+        throw Error(e.what());
+    }
+}
+
 // Counts for the arm's next run: an arm that was slow under a wider limit is slow under this one.
 TokenCounts counts_for(const BenchOptions& o, const std::map<std::string, double>& last_speed, const std::string& arm) {
     const auto it = last_speed.find(arm);
@@ -129,10 +146,13 @@ void measure_limit(const BenchOptions& o, BenchReport* report, LimitRuns* limit,
                 std::fflush(stderr);
             }
             const TokenCounts counts = counts_for(o, *last_speed, arm.name);
+            std::optional<double> fresh;
+            if (arm.name == "uffd") fresh = probe_fresh(o.model, limit->limit_bytes);
             ArmRun run = i < o.arms.size()
                              ? run_arm(o, report->place, arm.name, limit->limit_bytes, counts, signals)
                              : run_peer(o, report->place, o.peers[i - o.arms.size()], limit->limit_bytes, counts, signals);
             run.turn = turn;
+            run.fresh_bytes_per_s = fresh;
             if (run.figures.tokens_per_s) (*last_speed)[arm.name] = *run.figures.tokens_per_s;
             if (progress)
                 std::fprintf(stderr, " %s\n", run.error.empty() ? (format_fixed(*run.figures.tokens_per_s, 2) + " tokens/s").c_str() : run.error.c_str());

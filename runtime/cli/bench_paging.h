@@ -59,12 +59,17 @@ struct Figures {
     std::optional<double> stall_ms_per_token;
     std::optional<double> faults_per_token;     // userfaultfd's
     std::optional<double> major_faults_per_token;
-    std::optional<double> first_token_ms;
+    std::optional<double> first_token_ms;       // loading included
+    std::optional<double> prefill_ms;           // of it, after loading
+    std::optional<double> first_token_bytes;    // read until then by the pager
+    std::optional<double> frame_bytes;          // that take their first bytes then
     std::optional<double> peak_rss_bytes;       // VmHWM
     std::optional<double> cgroup_peak_bytes;
     std::optional<double> must_read_bytes;      // per token: M - R
     std::optional<double> formula_s;            // per token: the larger of compute and what must be read
     std::optional<double> formula_ratio;        // measured time to it
+    std::optional<double> first_formula_ms;     // the first token's: the larger of its compute and of reading its bytes
+    std::optional<double> first_ratio;
 };
 
 struct NamedFigure {
@@ -80,11 +85,16 @@ constexpr NamedFigure kFigures[] = {
     {"faults_per_token", &Figures::faults_per_token},
     {"major_faults_per_token", &Figures::major_faults_per_token},
     {"first_token_ms", &Figures::first_token_ms},
+    {"prefill_ms", &Figures::prefill_ms},
+    {"first_token_bytes", &Figures::first_token_bytes},
+    {"frame_bytes", &Figures::frame_bytes},
     {"peak_rss_bytes", &Figures::peak_rss_bytes},
     {"cgroup_peak_bytes", &Figures::cgroup_peak_bytes},
     {"must_read_bytes", &Figures::must_read_bytes},
     {"formula_s", &Figures::formula_s},
     {"formula_ratio", &Figures::formula_ratio},
+    {"first_formula_ms", &Figures::first_formula_ms},
+    {"first_ratio", &Figures::first_ratio},
 };
 
 struct ArmRun {
@@ -96,6 +106,7 @@ struct ArmRun {
     std::string logits_hash;                // of our own arms
     std::string bounded_by;
     std::string error;                      // "" where it ended well
+    std::optional<double> fresh_bytes_per_s;  // the device's speed into memory as fresh as this run's, right before it
 };
 
 struct Arm {

@@ -63,6 +63,7 @@ Json figures_json(const ArmRun& run) {
     out["warmup_tokens"] = run.counts.warmup;
     out["measured_tokens"] = run.counts.measured;
     out["oom_kills"] = run.oom_kills;
+    if (run.fresh_bytes_per_s) out["fresh_bytes_per_s"] = *run.fresh_bytes_per_s;
     if (run.cached_before) out["cached_bytes_before"] = *run.cached_before;
     if (!run.bounded_by.empty()) out["bounded_by"] = run.bounded_by;
     if (!run.logits_hash.empty()) out["logits_hash"] = run.logits_hash;
@@ -99,12 +100,24 @@ std::vector<std::string> arm_line(const Arm& arm, const std::string& limit) {
             cell(arm, &Figures::device_share, 0, 0.01),
             cell(arm, &Figures::formula_s, 0, 1e-3),
             cell(arm, &Figures::formula_ratio, 2),
+            cell(arm, &Figures::first_token_ms, 0),
+            cell(arm, &Figures::first_ratio, 2),
             cell(arm, &Figures::cpu_s_per_token, 2),
             cell(arm, &Figures::stall_ms_per_token, 0),
             cell(arm, arm.name == "uffd" ? &Figures::faults_per_token : &Figures::major_faults_per_token, 1),
             cell(arm, &Figures::peak_rss_bytes, 0, kMiB),
             cell(arm, &Figures::cgroup_peak_bytes, 0, kMiB),
             std::to_string(kills)};
+}
+
+// A frame's first bytes land in memory that nothing has touched, all others in frames that are used again.
+void compare_first_token(std::optional<double> compute_ms, double device, ArmRun* run) {
+    Figures& f = run->figures;
+    if (!compute_ms || !run->fresh_bytes_per_s || !f.first_token_ms || !f.first_token_bytes || !f.frame_bytes) return;
+    const double fresh = std::min(*f.first_token_bytes, *f.frame_bytes);
+    const double reading_s = fresh / *run->fresh_bytes_per_s + (*f.first_token_bytes - fresh) / device;
+    f.first_formula_ms = std::max(*compute_ms, 1000 * reading_s);
+    f.first_ratio = *f.first_token_ms / *f.first_formula_ms;
 }
 
 }  // namespace
@@ -127,6 +140,7 @@ void compare_arms(LimitRuns* limit) {
             // What cannot stay, where the arm has no set of its own that does: by the pager, under the same limit.
             const auto must_read = f.must_read_bytes ? f.must_read_bytes : in_turn(*limit, "uffd", run.turn, &Figures::must_read_bytes);
             const auto resident = in_turn(*limit, "resident", run.turn, &Figures::tokens_per_s);
+            compare_first_token(in_turn(*limit, "resident", run.turn, &Figures::prefill_ms), device, &run);
             if (!must_read || !resident) continue;
             f.formula_s = std::max(1 / *resident, *must_read / device);
             f.formula_ratio = 1 / *f.tokens_per_s / *f.formula_s;
@@ -154,7 +168,7 @@ std::string bench_text(const BenchReport& r) {
                       (o.read_ahead_kib && r.read_ahead_note.empty() ? "" : " (the machine's)") + "; device: " + r.device + "\n";
     for (const std::string& note : r.notes) out += "note: " + note + "\n";
     std::vector<std::vector<std::string>> lines = {{"limit", "arm", "tokens/s", "min-max", "MB/token", "device %", "formula ms",
-                                                    "ratio", "CPU s", "stall ms", "faults", "peak MiB", "cgroup MiB", "kills"}};
+                                                    "ratio", "first ms", "ratio", "CPU s", "stall ms", "faults", "peak MiB", "cgroup MiB", "kills"}};
     std::string below;
     for (const LimitRuns& limit : r.limits) {
         std::vector<std::string> first = {std::to_string(limit.percent) + " % " + std::to_string(limit.limit_bytes >> 20) + " MiB"};
@@ -172,9 +186,10 @@ std::string bench_text(const BenchReport& r) {
         if (!ratios.empty()) below += std::to_string(limit.percent) + " %: uffd is " + ratios + "\n";
         if (!same_logits(limit)) below += std::to_string(limit.percent) + " %: the logits are NOT THE SAME\n";
     }
-    out += format_table(lines, "llrrrrrrrrrrrr") + below;
+    out += format_table(lines, "llrrrrrrrrrrrrrr") + below;
     out += "formula: the larger of a token's compute with all weights resident and its bytes that cannot stay at the device's own "
-           "speed; ratio: the measured time to it. CPU, stall and faults (uffd: userfaultfd's; else major ones) are per token.\n";
+           "speed; ratio: the measured time to it. First: until the first token, loading included, and its ratio to the larger of its "
+           "compute and the time its bytes take, a frame's first ones into memory as fresh. CPU, stall and faults (uffd: userfaultfd's; else major ones) are per token.\n";
     return out;
 }
 

@@ -139,6 +139,7 @@ bool print_json(const RunReport& r) {
                            {"frame_bytes", s.frame_bytes},
                            {"extent_bytes", s.extent_bytes},
                            {"bytes_read", s.bytes_read},
+                           {"first_token_bytes_read", ours ? ordered_json(g.first_token_bytes) : ordered_json(nullptr)},
                            {"bytes_read_per_token", nullptr},
                            {"must_read_bytes_per_token", nullptr},
                            {"io_read_bytes_per_token", nullptr},

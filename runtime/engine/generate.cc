@@ -145,6 +145,7 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
         if (result.ids.size() == 1) {
             first_token = Clock::now();
             result.prompt_s = seconds_between(begin, first_token);
+            result.first_token_bytes = store.stats().bytes_read;
         }
         if (result.ids.size() == options.warmup_tokens) {
             steady_from.emplace();

@@ -39,6 +39,8 @@ struct GenerateResult {
     double mean_entropy = 0;   // nats per generated token, of the softmax at temperature 1
     std::string logits_hash;   // XXH64 over the raw F32 logits of every generated step, 16 hex digits
 
+    uint64_t first_token_bytes = 0;  // read by the store until the first token was there
+
     // What followed the warm-up; nothing for answers that end with it.
     struct Steady {
         size_t tokens = 0;

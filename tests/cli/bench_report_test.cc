@@ -53,6 +53,24 @@ TEST(BenchReport, ComputeBoundsWhereItTakesLonger) {
     EXPECT_NEAR(*limit.arms[2].runs[0].figures.formula_s, 0.1, 1e-9);
 }
 
+TEST(BenchReport, AFramesFirstBytesLandInFreshMemory) {
+    LimitRuns limit = some_limit();
+    limit.arms[0].runs[0].figures.prefill_ms = 100;
+    ArmRun& run = limit.arms[2].runs[0];
+    run.figures.first_token_ms = 1000;
+    run.figures.first_token_bytes = 1000e6;
+    run.figures.frame_bytes = 400e6;
+    compare_arms(&limit);
+    EXPECT_FALSE(run.figures.first_ratio.has_value());  // nobody measured fresh memory
+    run.fresh_bytes_per_s = 1e9;
+    compare_arms(&limit);
+    EXPECT_NEAR(*run.figures.first_formula_ms, 700, 1e-9);  // 400 MB at 1 GB/s, 600 MB at 2 GB/s
+    EXPECT_NEAR(*run.figures.first_ratio, 1 / 0.7, 1e-9);
+    limit.arms[0].runs[0].figures.prefill_ms = 900;
+    compare_arms(&limit);
+    EXPECT_NEAR(*run.figures.first_formula_ms, 900, 1e-9);
+}
+
 TEST(BenchReport, MediansLeaveFailedRunsOut) {
     LimitRuns limit = some_limit();
     limit.arms[1].runs[1].error = "killed by the memory limit";
