@@ -1,4 +1,4 @@
-// Speed of the matrix kernels on one core, from a working set well beyond any cache (one token: bytes of
+// Speed of the matrix kernels on one core, from a working set well beyond any cache (few tokens: bytes of
 // weights per second) and from a cached one (many tokens: operations per second). WEIR_KERNELS forces a
 // table.
 //
@@ -22,6 +22,7 @@ using namespace weir::kernels;
 constexpr size_t kColumns = 4096;
 constexpr size_t kStreamBytes = size_t{128} << 20;  // four times the 32 MiB of a usual third-level cache
 constexpr size_t kCachedRows = 1024;
+constexpr size_t kFewTokens = 16;
 
 const KernelSet* kernel_set() {
     static const KernelSet* set = select_kernels(std::getenv("WEIR_KERNELS"));
@@ -47,7 +48,7 @@ std::vector<std::byte> weights_of(Type type, size_t rows) {
 }
 
 void matmul(benchmark::State& state, Type type, Activation a, size_t tokens) {
-    const size_t rows = tokens == 1 ? kStreamBytes / row_bytes(type, kColumns) : kCachedRows;
+    const size_t rows = tokens <= kFewTokens ? kStreamBytes / row_bytes(type, kColumns) : kCachedRows;
     const std::vector<std::byte> w = weights_of(type, rows);
     const std::vector<float> x = random_floats(tokens * kColumns, 1.0f);
     const size_t stride = activation_bytes(a, kColumns);
@@ -111,7 +112,7 @@ int main(int argc, char** argv) {
     for (const TypeTraits& t : all_traits()) {
         for (const Activation a : {Activation::kInt8, Activation::kInt16, Activation::kF32}) {
             if (activation_for(t.type, kColumns, a) != a) continue;
-            for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{8}, size_t{64}}) {
+            for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{6}, size_t{8}, kFewTokens, size_t{64}}) {
                 const std::string name =
                     std::string("matmul/") + t.name + "/" + name_of(a) + "/" + std::to_string(tokens);
                 benchmark::RegisterBenchmark(name.c_str(), matmul, t.type, a, tokens)

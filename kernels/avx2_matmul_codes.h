@@ -7,14 +7,15 @@
 //     ones)
 // and sum_of_lanes() makes one float of them. Int16's sum is 128 * float(sum with high bytes) + float(sum with low
 // bytes), and the latter is zero where no cell is fine. The integer sums are exact, so how they are made is free: one
-// row at a time with horizontal adds (few tokens: unpacking is most of the work), or eight rows side by side,
-// unpacked once for all tokens, where a vector holds four codes of each row and no horizontal add is needed.
+// row at a time with horizontal adds (few tokens: bringing rows side by side is most of the work), or eight rows side by
+// side, unpacked once for all tokens, where a vector holds four codes of each row and no horizontal add is needed.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/activation.h"
 #include "kernels/avx2_blocks.h"
@@ -135,26 +136,71 @@ template <class W, class S>
 // borders.
 constexpr size_t kPrefetchBytes = 2048;
 
-template <class W, class X>
-float dot(const typename W::Block* row, size_t k, const char* x) {
+// 256 elements of one row, unpacked: a type like W, for which unpacking costs nothing any more.
+template <class W>
+struct Ready {
+    static constexpr int kMaxCode = W::kMaxCode;
+    static constexpr bool kSigned = W::kSigned, kGroups = W::kGroups;
+
+    __m256i code[kCellsPerSuper];  // [2 * P + H], see codes<P, H>()
+    __m256 scale, min;
+    Groups group;
+
+    template <class S>
+    [[gnu::always_inline]] explicit Ready(const S& s)
+        : code{W::template codes<0, 0>(s), W::template codes<0, 1>(s), W::template codes<1, 0>(s), W::template codes<1, 1>(s),
+               W::template codes<2, 0>(s), W::template codes<2, 1>(s), W::template codes<3, 0>(s), W::template codes<3, 1>(s)} {
+        if constexpr (W::kGroups) {
+            group = W::groups(s);
+        } else {
+            W::scales(s, scale, min);
+        }
+    }
+    template <int P, int H>
+    [[gnu::always_inline]] static __m256i codes(const Ready& s) {
+        return s.code[2 * P + H];
+    }
+    [[gnu::always_inline]] static void scales(const Ready& s, __m256& scale, __m256& min) {
+        scale = s.scale;
+        min = s.min;
+    }
+    [[gnu::always_inline]] static Groups groups(const Ready& s) { return s.group; }
+};
+
+// One row against T tokens, each value `y_stride` behind the one before.
+template <class W, class X, size_t T>
+void dot(const typename W::Block* row, size_t k, const char* x, size_t x_stride, float* y, size_t y_stride) {
     using Block = typename W::Block;
-    __m256 lanes = _mm256_setzero_ps();
+    __m256 lanes[T];
+    for (__m256& lane : lanes) lane = _mm256_setzero_ps();
     const size_t supers = k / kSuperElements;
     const size_t left = k % kSuperElements / kCellElements;
     const size_t all = supers + (left != 0 ? 1 : 0);
     const char* const lows = x + low_at(all);
     const char* const fine = x + fine_at(all);
-    const auto low_of = [&](size_t i) { return X::kTwoBytes && fine[i] != 0 ? lows + i * kSuperElements : nullptr; };
+    const auto add = [&](const auto& blocks, size_t i) __attribute__((always_inline)) {
+        const auto token = [&](const auto& s, size_t t) __attribute__((always_inline)) {
+            using Weights = std::conditional_t<T == 1, W, Ready<W>>;
+            const char* const low = X::kTwoBytes && fine[t * x_stride + i] != 0 ? lows + t * x_stride + i * kSuperElements : nullptr;
+            lanes[t] = accumulate<Weights>(s, x + t * x_stride + i * sizeof(Super), X::kTwoBytes, low, lanes[t]);
+        };
+        if constexpr (T == 1) {
+            token(blocks, 0);
+        } else {
+            const Ready<W> ready(blocks);
+#pragma GCC unroll 4
+            for (size_t t = 0; t < T; ++t) token(ready, t);
+        }
+    };
     for (size_t i = 0; i < supers; ++i) {
         const char* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
         for (size_t line = 0; line < sizeof(Block) * W::kBlocks; line += 64)
             _mm_prefetch(ahead + line, _MM_HINT_T0);
-        lanes = accumulate<W>(Blocks<Block>{row}, x, X::kTwoBytes, low_of(i), lanes);
+        add(Blocks<Block>{row}, i);
         row += W::kBlocks;
-        x += sizeof(Super);
     }
-    if (left != 0) lanes = accumulate<W>(LastBlocks<Block>(row, left), x, X::kTwoBytes, low_of(supers), lanes);
-    return sum_of_lanes(lanes);
+    if (left != 0) add(LastBlocks<Block>(row, left), supers);
+    for (size_t t = 0; t < T; ++t) y[t * y_stride] = sum_of_lanes(lanes[t]);
 }
 
 }  // namespace

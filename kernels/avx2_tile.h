@@ -283,14 +283,19 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
     return _mm256_add_ps(_mm256_add_ps(four[0], four[2]), _mm256_add_ps(four[1], four[3]));
 }
 
-// `supers` stretches of the rows, from number `super` on, as a tile.
+// `supers` stretches of the rows, from number `super` on, as a tile. Meanwhile those that lie `ahead` bytes behind them are
+// asked for: sixteen rows are too many short streams for the hardware to foresee.
 template <class W>
 void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_t super, size_t supers,
-               RowTile& tile) {
+               size_t ahead, RowTile& tile) {
     using Block = typename W::Block;
     Unpacked unpacked;
     for (size_t i = 0; i < supers; ++i) {
         const size_t first = (super + i) * W::kBlocks;
+        for (size_t r = 0; r < kTileRows; ++r) {
+            const char* const next = reinterpret_cast<const char*>(row[r] + first) + ahead;
+            for (size_t line = 0; line < W::kBlocks * sizeof(Block); line += 64) _mm_prefetch(next + line, _MM_HINT_T0);
+        }
         const size_t left = W::kBlocks == 1 ? kCellsPerSuper : k / kCellElements - first;
         for (size_t v = 0; v < kVectors; ++v) {
             const Block* const* const rows = row + v * kVectorRows;
@@ -326,17 +331,13 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
     const size_t all_supers = (k + kSuperElements - 1) / kSuperElements;
     for (size_t super = 0; super < all_supers; super += kTileSupers) {
         const size_t supers = all_supers - super < kTileSupers ? all_supers - super : kTileSupers;
-        fill_tile<W>(row, k, super, supers, tile);
+        const size_t ahead = super + supers < all_supers ? kTileSupers * W::kBlocks * sizeof(Block)
+                                                         : kTileRows * w_row_bytes - super * W::kBlocks * sizeof(Block);
+        fill_tile<W>(row, k, super, supers, ahead, tile);
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
                           x + fine_at(all_supers) + super, x_stride_bytes};
-        const size_t next_row_bytes = kTileSupers * W::kBlocks * sizeof(Block);
         size_t t = 0;
         for (; t + 4 <= tokens; t += 4) {
-            // While the tokens pass, the weights of the next chunk are asked for, a row at a time.
-            if (t / 4 < kTileRows) {
-                const char* const next = reinterpret_cast<const char*>(row[t / 4] + (super + kTileSupers) * W::kBlocks);
-                for (size_t line = 0; line < next_row_bytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
-            }
             run_tile<Codes<W>, X, 4>(tile, supers, chunk.from_token(t), lanes + t);
         }
         for (; t < tokens; ++t) run_tile<Codes<W>, X, 1>(tile, supers, chunk.from_token(t), lanes + t);
@@ -348,8 +349,8 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
     }
 }
 
-// From here on rows side by side are faster than row by row. Bench: matmul/*/2 to 8.
-constexpr size_t kTileTokens = 4;
+// From here on rows side by side are faster than row by row. Bench: matmul/*/2 to 16.
+constexpr size_t kTileTokens = 8;
 
 template <class W, class X>
 void multiply(const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes, size_t tokens,
@@ -360,8 +361,13 @@ void multiply(const void* w, size_t rows, size_t k, const char* x, size_t x_stri
     if (tokens < kTileTokens) {
         for (size_t r = 0; r < rows; ++r) {
             const auto* row = reinterpret_cast<const Block*>(first_row + r * w_row_bytes);
-            for (size_t t = 0; t < tokens; ++t)
-                y[t * y_stride + r] = dot<W, X>(row, k, x + t * x_stride_bytes);
+            size_t t = 0;
+            for (; t + 4 <= tokens; t += 4) dot<W, X, 4>(row, k, x + t * x_stride_bytes, x_stride_bytes, y + t * y_stride + r, y_stride);
+            const char* const rest = x + t * x_stride_bytes;
+            float* const out = y + t * y_stride + r;
+            if (tokens - t == 3) dot<W, X, 3>(row, k, rest, x_stride_bytes, out, y_stride);
+            if (tokens - t == 2) dot<W, X, 2>(row, k, rest, x_stride_bytes, out, y_stride);
+            if (tokens - t == 1) dot<W, X, 1>(row, k, rest, x_stride_bytes, out, y_stride);
         }
         return;
     }
