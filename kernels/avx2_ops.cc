@@ -57,28 +57,6 @@ template <class F>
     return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(second, bias), 23)));
 }
 
-// Four independent sums, so that the additions' latency is hidden; joined in a fixed order.
-template <class L>
-[[gnu::always_inline]] inline float dot(const float* a, const char* b, size_t n) {
-    __m256 sum[4];
-    for (auto& s : sum) s = _mm256_setzero_ps();
-    size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (size_t j = 0; j < 4; ++j) {
-            sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * j), L::eight(b + (i + 8 * j) * L::kBytes),
-                                     sum[j]);
-        }
-    }
-    for (; i + 8 <= n; i += 8) {
-        sum[0] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), L::eight(b + i * L::kBytes), sum[0]);
-    }
-    if (i < n) {
-        const __m256 rest = LoadF32::some(reinterpret_cast<const char*>(a + i), n - i);
-        sum[1] = _mm256_fmadd_ps(rest, L::some(b + i * L::kBytes, n - i), sum[1]);
-    }
-    return sum_of_lanes(_mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
-}
-
 [[gnu::always_inline]] inline double sum_of_squares(const float* x, size_t n) {
     __m256d low = _mm256_setzero_pd();
     __m256d high = _mm256_setzero_pd();
@@ -155,27 +133,28 @@ void add(float* x, const float* y, size_t n) {
                           __attribute__((always_inline)) { store(x + i, _mm256_add_ps(load(x + i), load(y + i))); });
 }
 
+// Four independent sums, so that the additions' latency is hidden; joined in a fixed order.
 float dot_f32(const float* a, const float* b, size_t n) {
-    return dot<LoadF32>(a, reinterpret_cast<const char*>(b), n);
-}
-
-float dot_f16(const float* a, const uint16_t* b, size_t n) {
-    return dot<LoadF16>(a, reinterpret_cast<const char*>(b), n);
+    __m256 sum[4];
+    for (auto& s : sum) s = _mm256_setzero_ps();
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        for (size_t j = 0; j < 4; ++j) {
+            sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * j), _mm256_loadu_ps(b + i + 8 * j), sum[j]);
+        }
+    }
+    for (; i + 8 <= n; i += 8) sum[0] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), sum[0]);
+    if (i < n) {
+        const __m256i mask = mask_of(n - i);
+        sum[1] = _mm256_fmadd_ps(_mm256_maskload_ps(a + i, mask), _mm256_maskload_ps(b + i, mask), sum[1]);
+    }
+    return sum_of_lanes(_mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
 }
 
 void axpy_f32(float s, const float* v, size_t n, float* acc) {
     const __m256 factor = _mm256_set1_ps(s);
     for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
         store(acc + i, _mm256_fmadd_ps(factor, load(v + i), load(acc + i)));
-    });
-}
-
-void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
-    const __m256 factor = _mm256_set1_ps(s);
-    for_each_eight(n, [&](size_t i, auto load, auto store) __attribute__((always_inline)) {
-        const char* at = reinterpret_cast<const char*>(v + i);
-        const __m256 value = n - i >= 8 ? LoadF16::eight(at) : LoadF16::some(at, n - i);
-        store(acc + i, _mm256_fmadd_ps(factor, value, load(acc + i)));
     });
 }
 
@@ -239,9 +218,7 @@ const KernelSet kKernels = {
     .soft_cap = soft_cap,
     .add = add,
     .dot_f32 = dot_f32,
-    .dot_f16 = dot_f16,
     .axpy_f32 = axpy_f32,
-    .axpy_f16 = axpy_f16,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,
     .softmax = softmax,

@@ -51,13 +51,11 @@ struct KernelSet {
     // x[i] += y[i]
     void (*add)(float* x, const float* y, size_t n);
 
-    // Sum of a[i] * b[i]; b as float or IEEE half.
+    // Sum of a[i] * b[i].
     float (*dot_f32)(const float* a, const float* b, size_t n);
-    float (*dot_f16)(const float* a, const uint16_t* b, size_t n);
 
-    // acc[i] += s * v[i]; v as float or IEEE half.
+    // acc[i] += s * v[i]
     void (*axpy_f32)(float s, const float* v, size_t n, float* acc);
-    void (*axpy_f16)(float s, const uint16_t* v, size_t n, float* acc);
 
     // Round to nearest even, and back.
     void (*f32_to_f16)(const float* x, size_t n, uint16_t* y);

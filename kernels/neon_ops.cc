@@ -66,23 +66,6 @@ template <class F>
 
 [[gnu::always_inline]] inline Eight exp8(Eight x) { return {exp4(x.low), exp4(x.high)}; }
 
-// Four independent sums, so that the additions' latency is hidden; joined in a fixed order.
-template <class L>
-[[gnu::always_inline]] inline float dot(const float* a, const char* b, size_t n) {
-    Eight sum[4];
-    for (Eight& s : sum) s = all(0.0f);
-    size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (size_t j = 0; j < 4; ++j) sum[j] = fma(load(a + i + 8 * j), L::eight(b + (i + 8 * j) * L::kBytes), sum[j]);
-    }
-    for (; i + 8 <= n; i += 8) sum[0] = fma(load(a + i), L::eight(b + i * L::kBytes), sum[0]);
-    if (i < n) {
-        const Eight rest = LoadF32::some(reinterpret_cast<const char*>(a + i), n - i);
-        sum[1] = fma(rest, L::some(b + i * L::kBytes, n - i), sum[1]);
-    }
-    return sum_of_lanes(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
-}
-
 [[gnu::always_inline]] inline double sum_of_squares(const float* x, size_t n) {
     float64x2_t sum[4];
     for (auto& s : sum) s = vdupq_n_f64(0.0);
@@ -141,25 +124,26 @@ void add_to(float* x, const float* y, size_t n) {
                __attribute__((always_inline)) { store_eight(x + i, add(load_eight(x + i), load_eight(y + i))); });
 }
 
-float dot_f32(const float* a, const float* b, size_t n) { return dot<LoadF32>(a, reinterpret_cast<const char*>(b), n); }
-
-float dot_f16(const float* a, const uint16_t* b, size_t n) {
-    return dot<LoadF16>(a, reinterpret_cast<const char*>(b), n);
+// Four independent sums, so that the additions' latency is hidden; joined in a fixed order.
+float dot_f32(const float* a, const float* b, size_t n) {
+    Eight sum[4];
+    for (Eight& s : sum) s = all(0.0f);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        for (size_t j = 0; j < 4; ++j) sum[j] = fma(load(a + i + 8 * j), load(b + i + 8 * j), sum[j]);
+    }
+    for (; i + 8 <= n; i += 8) sum[0] = fma(load(a + i), load(b + i), sum[0]);
+    if (i < n) {
+        const Eight rest = LoadF32::some(reinterpret_cast<const char*>(a + i), n - i);
+        sum[1] = fma(rest, LoadF32::some(reinterpret_cast<const char*>(b + i), n - i), sum[1]);
+    }
+    return sum_of_lanes(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
 }
 
 void axpy_f32(float s, const float* v, size_t n, float* acc) {
     for_each_eight(
         n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
             store_eight(acc + i, fma(load_eight(v + i), s, load_eight(acc + i)));
-        });
-}
-
-void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
-    for_each_eight(
-        n, [&](size_t i, auto load_eight, auto store_eight) __attribute__((always_inline)) {
-            const char* at = reinterpret_cast<const char*>(v + i);
-            const Eight value = n - i >= 8 ? LoadF16::eight(at) : LoadF16::some(at, n - i);
-            store_eight(acc + i, fma(value, s, load_eight(acc + i)));
         });
 }
 
@@ -237,9 +221,7 @@ constexpr KernelSet table(const char* name) {
         .soft_cap = soft_cap,
         .add = add_to,
         .dot_f32 = dot_f32,
-        .dot_f16 = dot_f16,
         .axpy_f32 = axpy_f32,
-        .axpy_f16 = axpy_f16,
         .f32_to_f16 = f32_to_f16,
         .f16_to_f32 = f16_to_f32,
         .softmax = softmax,

@@ -43,19 +43,8 @@ float dot_f32(const float* a, const float* b, size_t n) {
     return static_cast<float>(sum);
 }
 
-float dot_f16(const float* a, const uint16_t* b, size_t n) {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; ++i)
-        sum += static_cast<double>(a[i]) * static_cast<double>(half_to_float(b[i]));
-    return static_cast<float>(sum);
-}
-
 void axpy_f32(float s, const float* v, size_t n, float* acc) {
     for (size_t i = 0; i < n; ++i) acc[i] += s * v[i];
-}
-
-void axpy_f16(float s, const uint16_t* v, size_t n, float* acc) {
-    for (size_t i = 0; i < n; ++i) acc[i] += s * half_to_float(v[i]);
 }
 
 void f32_to_f16(const float* x, size_t n, uint16_t* y) {
@@ -121,9 +110,7 @@ const KernelSet kKernels = {
     .soft_cap = soft_cap,
     .add = add,
     .dot_f32 = dot_f32,
-    .dot_f16 = dot_f16,
     .axpy_f32 = axpy_f32,
-    .axpy_f16 = axpy_f16,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,
     .softmax = softmax,

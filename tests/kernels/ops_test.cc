@@ -132,18 +132,12 @@ TEST_P(Ops, AddAndAxpy) {
     for (const size_t n : kLengths) {
         const std::vector<float> a = random_floats(n, 1.0f, rng_), b = random_floats(n, 1.0f, rng_);
         const Guarded<float> v(b);
-        std::vector<uint16_t> halves(n);
-        for (size_t i = 0; i < n; ++i) halves[i] = float_to_half(b[i]);
-        const Guarded<uint16_t> h(halves);
-        const Guarded<float> sum(a), plain(a), half(a);
+        const Guarded<float> sum(a), plain(a);
         set().add(sum.get(), v.get(), n);
         set().axpy_f32(0.37f, v.get(), n, plain.get());
-        set().axpy_f16(0.37f, h.get(), n, half.get());
         for (size_t i = 0; i < n; ++i) {
             EXPECT_EQ(sum.get()[i], a[i] + b[i]);
             EXPECT_NEAR(d(plain.get()[i]), d(a[i]) + d(0.37f) * d(b[i]),
-                        2e-7 * (std::fabs(d(a[i])) + std::fabs(d(b[i]))));
-            EXPECT_NEAR(d(half.get()[i]), d(a[i]) + d(0.37f) * d(half_to_float(halves[i])),
                         2e-7 * (std::fabs(d(a[i])) + std::fabs(d(b[i]))));
         }
     }
@@ -151,23 +145,16 @@ TEST_P(Ops, AddAndAxpy) {
 
 TEST_P(Ops, Dot) {
     EXPECT_EQ(set().dot_f32(nullptr, nullptr, 0), 0.0f);
-    EXPECT_EQ(set().dot_f16(nullptr, nullptr, 0), 0.0f);
     for (const size_t n : kLengths) {
         const Guarded<float> a(random_floats(n, 1.0f, rng_)), b(random_floats(n, 1.0f, rng_));
-        std::vector<uint16_t> halves(n);
-        for (size_t i = 0; i < n; ++i) halves[i] = float_to_half(b.get()[i]);
-        const Guarded<uint16_t> h(halves);
-        double want = 0, want_half = 0, magnitude = 0;
+        double want = 0, magnitude = 0;
         for (size_t i = 0; i < n; ++i) {
             want += d(a.get()[i]) * d(b.get()[i]);
-            want_half += d(a.get()[i]) * d(half_to_float(halves[i]));
             magnitude += std::fabs(d(a.get()[i]) * d(b.get()[i]));
         }
         EXPECT_NEAR(d(set().dot_f32(a.get(), b.get(), n)), want, 1e-6 * magnitude) << n;
-        EXPECT_NEAR(d(set().dot_f16(a.get(), h.get(), n)), want_half, 1e-6 * magnitude) << n;
         a.get()[n - 1] = kNan;
         EXPECT_TRUE(std::isnan(set().dot_f32(a.get(), b.get(), n)));
-        EXPECT_TRUE(std::isnan(set().dot_f16(a.get(), h.get(), n)));
     }
 }
 
