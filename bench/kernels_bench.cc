@@ -94,8 +94,8 @@ const char* name_of(Activation a) {
     switch (a) {
         case Activation::kInt8:
             return "int8";
-        case Activation::kInt16:
-            return "int16";
+        case Activation::kFine:
+            return "fine";
         case Activation::kF32:
             break;
     }
@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     for (const TypeTraits& t : all_traits()) {
-        for (const Activation a : {Activation::kInt8, Activation::kInt16, Activation::kF32}) {
+        for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kF32}) {
             if (activation_for(t.type, kColumns, a) != a) continue;
             for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{6}, size_t{8}, kFewTokens, size_t{64}}) {
                 const std::string name =
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
         }
     }
     benchmark::RegisterBenchmark("quantize/int8", quantize, Activation::kInt8);
-    benchmark::RegisterBenchmark("quantize/int16", quantize, Activation::kInt16);
+    benchmark::RegisterBenchmark("quantize/fine", quantize, Activation::kFine);
     benchmark::RegisterBenchmark("softmax", softmax);
     benchmark::AddCustomContext("kernels", kernel_set()->name);
     benchmark::Initialize(&argc, argv);

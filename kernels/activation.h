@@ -2,7 +2,7 @@
 // padded with zeros, so that kernels always take whole ones. One form for all instruction sets, equal to the
 // bit.
 //
-// The 8-bit form is a row of Supers. The 16-bit form of a row of n Supers is made of bytes, code = 128 * high + low: n
+// The 8-bit form is a row of Supers. The fine form of a row of n Supers is made of bytes, code = 128 * high + low: n
 // Supers with the high ones, then the low ones, then a byte per Super that says which cells are fine. Cells that are not
 // have 7 bits, and zeros for low bytes; a kernel leaves out the products with those, and the high ones lie as close as in
 // the 8-bit form.
@@ -27,28 +27,28 @@ struct Super {
     float sum[kCellsPerSuper];
     float sum_low[kCellsPerSuper];
     float sum_high[kCellsPerSuper];
-    int8_t codes[kSuperElements];  // -127 to 127, see int8_place(); in the 16-bit form the high bytes
+    int8_t codes[kSuperElements];  // -127 to 127, see int8_place(); in the fine form the high bytes
 };
 
 static_assert(sizeof(Super) == 384);
 
 // Where the low bytes (-64 to 63, kSuperElements for each Super, see int8_place()) and the fine cells (a byte for each
-// Super, bit b for cell b) of a row in the 16-bit form lie, and its size, a multiple of 64.
+// Super, bit b for cell b) of a row in the fine form lie, and its size, a multiple of 64.
 static inline constexpr size_t low_at(size_t supers) {
     return supers * sizeof(Super);
 }
 static inline constexpr size_t fine_at(size_t supers) {
     return supers * (sizeof(Super) + kSuperElements);
 }
-static inline constexpr size_t int16_row_bytes(size_t supers) {
+static inline constexpr size_t fine_row_bytes(size_t supers) {
     return (fine_at(supers) + supers + 63) / 64 * 64;
 }
 
 constexpr float kInt8Max = 127.0f;
 constexpr int kHighUnit = 128;
-constexpr float kInt16Max = 127 * kHighUnit + 63;  // the largest whose high byte, rounded, is a signed byte
+constexpr float kFineMax = 127 * kHighUnit + 63;  // the largest whose high byte, rounded, is a signed byte
 
-// A cell of the 16-bit form is fine where its largest magnitude is above this many times the mean of all cells' of the
+// A cell of the fine form is fine where its largest magnitude is above this many times the mean of all cells' of the
 // row: it is the outliers' cells whose rounding costs answers, for the error goes with the scale. SmolLM2 Q4_1, mean
 // distance to the float logits (golden_test, all inputs so): 1.25 0.060 with 21 % of the cells fine, 1.5 0.069 with 15 %,
 // 1.75 0.075, 2 0.081 with 8 %; all cells fine 0.001, none 0.156. Of normally distributed values six cells in a hundred

@@ -14,7 +14,7 @@ void dequantize(Type type, const void* src, float* dst, size_t n);
 // matmul() for one activation form each: floats for all types, the others for types with blocks of codes.
 void matmul_int8(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
                  size_t tokens, float* y, size_t y_stride);
-void matmul_int16(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
+void matmul_fine(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
                   size_t tokens, float* y, size_t y_stride);
 void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
                    size_t tokens, float* y, size_t y_stride);

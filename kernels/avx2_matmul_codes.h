@@ -5,7 +5,7 @@
 //     lane[b] = fma(integer sum of cell b, scale_w[b] * scale_x[b], lane[b])
 //     lane[b] = fma(min_w[b], sum_x[b], lane[b])          (types with groups of 16: low halves, then high
 //     ones)
-// and sum_of_lanes() makes one float of them. Int16's sum is 128 * float(sum with high bytes) + float(sum with low
+// and sum_of_lanes() makes one float of them. Fine's sum is 128 * float(sum with high bytes) + float(sum with low
 // bytes), and the latter is zero where no cell is fine. The integer sums are exact, so how they are made is free: one
 // row at a time with horizontal adds (few tokens: bringing rows side by side is most of the work), or eight rows side by
 // side, unpacked once for all tokens, where a vector holds four codes of each row and no horizontal add is needed.
@@ -103,7 +103,7 @@ struct Bytes {
 struct Int8 {
     static constexpr bool kTwoBytes = false;
 };
-struct Int16 {
+struct Fine {
     static constexpr bool kTwoBytes = true;
 };
 

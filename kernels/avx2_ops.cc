@@ -80,8 +80,8 @@ void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const
             return matmul_floats(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
         case Activation::kInt8:
             return matmul_int8(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
-        case Activation::kInt16:
-            return matmul_int16(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
+        case Activation::kFine:
+            return matmul_fine(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
     }
 }
 

@@ -138,7 +138,7 @@ using Codes = TileCodes<kSteps<W>, W::kSigned, W::kGroups>;
 
 // Says nothing to the CPU. g++ makes a tree of a chain of additions and loads its leaves far ahead; sixteen
 // registers do not hold them, and the spilling takes a quarter of the time (Q4_0, 64 tokens: 120 to 150
-// Gop/s; int16: 72 to 97).
+// Gop/s; fine: 72 to 97).
 [[gnu::always_inline]] inline void keep_order(__m256i& v) {
     asm("" : "+x"(v));
 }

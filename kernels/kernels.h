@@ -18,7 +18,7 @@ namespace weir::kernels {
 enum class Activation : uint8_t {
     kF32,    // as it is; weights are dequantised on the fly
     kInt8,   // blocks of 32 int8 with a float scale
-    kInt16,  // the same blocks, at 14 bits where a block stands out of its row: near kInt8's cost, half its error
+    kFine,  // the same, and a second byte in the blocks that stand out of their row: near kInt8's cost, half its error
 };
 
 struct KernelSet {

@@ -42,7 +42,7 @@ constexpr int kMaxByte = 127;  // of activations, high or low
 struct Int8 {
     static constexpr bool kTwoBytes = false;
 };
-struct Int16 {
+struct Fine {
     static constexpr bool kTwoBytes = true;
 };
 
@@ -401,7 +401,7 @@ void multiply_any(Type type, Activation a, const void* w, size_t rows, size_t k,
         if (a == Activation::kInt8) {
             multiply<W, Int8, D>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
         } else {
-            multiply<W, Int16, D>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+            multiply<W, Fine, D>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
         }
     });
 }

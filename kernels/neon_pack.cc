@@ -83,11 +83,11 @@ void pack_int8(const float* x, size_t k, char* out) {
     }
 }
 
-void pack_int16(const float* x, size_t k, char* out) {
+void pack_fine(const float* x, size_t k, char* out) {
     const size_t cells = k / kCellElements;
     if (cells == 0) return;  // where there may be no memory at all
     const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
-    std::memset(out, 0, int16_row_bytes(supers));
+    std::memset(out, 0, fine_row_bytes(supers));
     double sum = 0;
     for (size_t c = 0; c < cells; ++c) sum += static_cast<double>(largest_of_cell(x + c * kCellElements));
     for (size_t c = 0; c < cells; ++c) {
@@ -99,7 +99,7 @@ void pack_int16(const float* x, size_t k, char* out) {
             pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr);
             continue;
         }
-        pack_cell(cell, b, largest, kInt16Max, 1, super, out + low_at(supers) + s * kSuperElements);
+        pack_cell(cell, b, largest, kFineMax, 1, super, out + low_at(supers) + s * kSuperElements);
         char& fine = out[fine_at(supers) + s];
         fine = static_cast<char>(fine | 1 << b);
     }
@@ -113,7 +113,7 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
         case Activation::kInt8: return pack_int8(x, k, static_cast<char*>(out));
-        case Activation::kInt16: return pack_int16(x, k, static_cast<char*>(out));
+        case Activation::kFine: return pack_fine(x, k, static_cast<char*>(out));
     }
 }
 

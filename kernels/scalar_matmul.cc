@@ -61,11 +61,11 @@ void pack_int8(const float* x, size_t k, char* out) {
     }
 }
 
-void pack_int16(const float* x, size_t k, char* out) {
+void pack_fine(const float* x, size_t k, char* out) {
     const size_t cells = k / kCellElements;
     if (cells == 0) return;  // where there may be no memory at all
     const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
-    std::memset(out, 0, int16_row_bytes(supers));
+    std::memset(out, 0, fine_row_bytes(supers));
     double sum = 0;
     for (size_t c = 0; c < cells; ++c) sum += static_cast<double>(largest_magnitude(x + c * kCellElements, kCellElements));
     for (size_t s = 0; s < supers; ++s) {
@@ -77,7 +77,7 @@ void pack_int16(const float* x, size_t k, char* out) {
             const bool fine = is_fine(largest_magnitude(cell, kCellElements), sum, cells);
             if (fine) fine_cells = static_cast<uint8_t>(fine_cells | 1u << b);
             int codes[kCellElements];
-            pack_cell(cell, b, fine ? kInt16Max : kInt8Max, fine ? 1 : kHighUnit, super, codes);
+            pack_cell(cell, b, fine ? kFineMax : kInt8Max, fine ? 1 : kHighUnit, super, codes);
             for (size_t i = 0; i < kCellElements; ++i) {
                 const int high = (codes[i] + kHighUnit / 2) >> 7;
                 super.codes[int8_place(b, i)] = static_cast<int8_t>(high);
@@ -155,8 +155,8 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
             return;
         case Activation::kInt8:
             return pack_int8(x, k, static_cast<char*>(out));
-        case Activation::kInt16:
-            return pack_int16(x, k, static_cast<char*>(out));
+        case Activation::kFine:
+            return pack_fine(x, k, static_cast<char*>(out));
     }
 }
 
@@ -201,8 +201,8 @@ void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const
                     matmul_floats(type, row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
                 case Activation::kInt8:
-                case Activation::kInt16:
-                    matmul_codes(type, a == Activation::kInt16, row, k, group, x_stride_bytes, count, out, y_stride);
+                case Activation::kFine:
+                    matmul_codes(type, a == Activation::kFine, row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
             }
         }

@@ -104,8 +104,8 @@ size_t activation_bytes(Activation a, size_t k) noexcept {
     switch (a) {
         case Activation::kInt8:
             return supers * sizeof(Super);
-        case Activation::kInt16:
-            return int16_row_bytes(supers);
+        case Activation::kFine:
+            return fine_row_bytes(supers);
         case Activation::kF32:
             break;
     }

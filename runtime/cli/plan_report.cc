@@ -22,7 +22,7 @@ std::string share(uint64_t part, uint64_t whole) {
 const char* form_name(kernels::Activation form) {
     switch (form) {
         case kernels::Activation::kInt8: return "int8";
-        case kernels::Activation::kInt16: return "int16";
+        case kernels::Activation::kFine: return "fine";
         case kernels::Activation::kF32: return "f32";
     }
     return "?";

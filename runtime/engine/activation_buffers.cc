@@ -45,7 +45,7 @@ class Arena {
         PackedRows out;
         out.f32_stride = kernels::activation_bytes(Activation::kF32, cols);
         out.quantized_stride = std::max(kernels::activation_bytes(Activation::kInt8, cols),
-                                        kernels::activation_bytes(Activation::kInt16, cols));
+                                        kernels::activation_bytes(Activation::kFine, cols));
         out.f32 = take(rows, out.f32_stride);
         out.quantized = take(rows, out.quantized_stride);
         return out;
@@ -60,7 +60,7 @@ class Arena {
 // Bytes of a packed row, whichever form it takes.
 size_t widest_packed_row(size_t cols) {
     return std::max({kernels::activation_bytes(Activation::kF32, cols), kernels::activation_bytes(Activation::kInt8, cols),
-                     kernels::activation_bytes(Activation::kInt16, cols)});
+                     kernels::activation_bytes(Activation::kFine, cols)});
 }
 
 }  // namespace

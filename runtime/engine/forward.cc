@@ -48,7 +48,7 @@ size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 // llama.cpp: 0.1595): all inputs in 8 bits 0.156, and one first choice of a margin above 0.5 lost; in 16 bits throughout
 // 0.001. 16 bits for the cells that stand out of their rows (see kernels/activation.h), in all inputs: 0.0748.
 ActivationForms ActivationForms::product() {
-    return all(Activation::kInt16);
+    return all(Activation::kFine);
 }
 
 Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& team,

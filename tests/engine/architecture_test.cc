@@ -159,7 +159,7 @@ TEST(Experts, QuantisedOnesComeClose) {
     const auto ids = random_ids(24, shape.n_vocab);
     const auto truth = Engine(file.path(), {}).logits(ids, 8);
     EngineOptions rough;
-    rough.forms = ActivationForms::all(kernels::Activation::kInt16);
+    rough.forms = ActivationForms::all(kernels::Activation::kFine);
     const auto all = Engine(file.path(), rough).logits(ids, 24);
     rough.threads = 2;
     EXPECT_EQ(all, Engine(file.path(), rough).logits(ids, 1));

@@ -97,7 +97,7 @@ TEST(Forward, IntegerActivationsAndHalfCacheComeClose) {
         const auto truth = Engine(file.path(), exact).logits(ids, 8);
         EngineOptions rough;
         rough.kv_type = KvType::kF16;
-        for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kInt16, 0.03}}) {
+        for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kFine, 0.03}}) {
             rough.forms = ActivationForms::all(form);
             const auto logits = Engine(file.path(), rough).logits(ids, 8);
             double squares = 0, error = 0;
@@ -119,7 +119,7 @@ TEST(Forward, LogitsDoNotDependOnBatchesOrThreads) {
         for (const auto& [kv_type, form] : {std::pair{KvType::kF16, Activation::kF32},
                                             {KvType::kF32, Activation::kF32},
                                             {KvType::kF16, Activation::kInt8},
-                                            {KvType::kF16, Activation::kInt16}}) {
+                                            {KvType::kF16, Activation::kFine}}) {
             EngineOptions options;
             options.kv_type = kv_type;
             options.forms = ActivationForms::all(form);

@@ -100,7 +100,7 @@ TEST(ComputeProbe, MeasuresEveryPart) {
     const kernels::KernelSet* const set = kernels::select_kernels(nullptr);
     Team team(2);
     std::vector<ComputePart> parts = {{kernels::Type::kQ4_0, kernels::Activation::kInt8, 256, 1, 1, 0},
-                                      {kernels::Type::kQ6_K, kernels::Activation::kInt16, 512, 1, 1, 0},
+                                      {kernels::Type::kQ6_K, kernels::Activation::kFine, 512, 1, 1, 0},
                                       {kernels::Type::kF32, kernels::Activation::kF32, 100, 1, 1, 0}};
     EXPECT_GT(probe_compute(*set, team, {0.01, 1 << 20, 4 << 20}, parts), 0);
     for (const ComputePart& part : parts) EXPECT_GT(part.bytes_per_s, 0);

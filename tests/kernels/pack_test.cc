@@ -11,7 +11,7 @@
 namespace weir::test {
 namespace {
 
-constexpr Activation kIntegerForms[] = {Activation::kInt8, Activation::kInt16};
+constexpr Activation kIntegerForms[] = {Activation::kInt8, Activation::kFine};
 
 std::vector<float> awkward_floats(size_t n, std::mt19937& rng) {
     std::vector<float> x = random_floats(n, 1.0f, rng);
@@ -34,7 +34,7 @@ TEST(Pack, ErrorIsHalfAStep) {
         for (size_t cell = 0; cell < k; cell += 32) {
             float largest = 0;
             for (size_t i = cell; i < cell + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
-            const bool fine = a == Activation::kInt16 && cell == 64;
+            const bool fine = a == Activation::kFine && cell == 64;
             const double step = static_cast<double>(largest) / (fine ? 16319.0 : 127.0);
             for (size_t i = cell; i < cell + 32; ++i) {
                 EXPECT_LE(std::fabs(back[i] - static_cast<double>(x[i])), step * 0.5 * (1 + 1e-3)) << i;
@@ -52,7 +52,7 @@ TEST(Pack, CellsThatStandOutAreFine) {
     x[11 * 32 + 30] = -3.0f;  // cell 3 of the second Super
     x[12 * 32] = 1.5f;
     for (const KernelSet* set : runnable_sets()) {
-        const std::vector<std::byte> packed = pack(*set, Activation::kInt16, x, k, 1);
+        const std::vector<std::byte> packed = pack(*set, Activation::kFine, x, k, 1);
         EXPECT_EQ(packed[fine_at(supers)], std::byte{1 << 5}) << set->name;
         EXPECT_EQ(packed[fine_at(supers) + 1], std::byte{1 << 3}) << set->name;
         for (size_t cell = 0; cell < k / 32; ++cell) {
