@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/nested.h"
 #include "kernels/types.h"
 
 namespace weir::kernels {
@@ -74,6 +75,12 @@ struct KernelSet {
     // m), where m is the larger of *max and the largest x. Returns f = exp(*max - m), which everything made with the old
     // *max is to be multiplied with; *sum = *sum * f + sum of the new x; *max = m. Begins with -infinity and 0.
     float (*softmax_piece)(float* x, size_t n, float* max, float* sum);
+
+    // matmul() and dequantize() of nested rows (kernels/nested.h) at a level, straight from its planes; k a multiple of 32,
+    // and any form of activations.
+    void (*matmul_nested)(Level level, Activation a, const NestedRows& w, size_t rows, size_t k, const void* x,
+                          size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
+    void (*dequantize_nested)(Level level, const NestedRows& row, float* dst, size_t k);
 };
 
 // The form in which activations meet weights of this type: float weights always take kF32, and rows that are no

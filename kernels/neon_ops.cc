@@ -5,6 +5,7 @@
 
 #include "kernels/neon.h"
 #include "kernels/neon_expand.h"
+#include "kernels/scalar.h"
 
 namespace weir::kernels::neon {
 namespace {
@@ -227,6 +228,8 @@ constexpr KernelSet table(const char* name) {
         .softmax = softmax,
         .multiply_add = multiply_add,
         .softmax_piece = softmax_piece,
+        .matmul_nested = scalar::matmul_nested,
+        .dequantize_nested = scalar::dequantize_nested,
     };
 }
 

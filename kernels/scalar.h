@@ -23,6 +23,9 @@ void quantize(Activation a, const float* x, size_t k, void* out);
 void dequantize(Type type, const void* src, float* dst, size_t n);
 void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x,
             size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
+void matmul_nested(Level level, Activation a, const NestedRows& w, size_t rows, size_t k, const void* x,
+                   size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
+void dequantize_nested(Level level, const NestedRows& row, float* dst, size_t k);
 
 extern const KernelSet kKernels;
 

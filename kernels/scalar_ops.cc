@@ -116,6 +116,8 @@ const KernelSet kKernels = {
     .softmax = softmax,
     .multiply_add = multiply_add,
     .softmax_piece = softmax_piece,
+    .matmul_nested = matmul_nested,
+    .dequantize_nested = dequantize_nested,
 };
 
 }  // namespace weir::kernels::scalar
