@@ -8,7 +8,7 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
     liburing-dev libnuma-dev libboost-dev libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev
     libpcre2-dev libxxhash-dev)
 # The last line makes and mounts the file systems of tests/cli/file_systems.py.
-weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy
+weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2
     squashfs-tools e2fsprogs mount util-linux)
 
 # What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it.

@@ -20,6 +20,7 @@
 #include "runtime/engine/pressure.h"
 #include "runtime/error.h"
 #include "runtime/model/chat.h"
+#include "runtime/model/text_stream.h"
 
 namespace weir {
 namespace {
@@ -41,13 +42,11 @@ void install_stop_signals() {
     for (const int s : {SIGINT, SIGTERM}) ::sigaction(s, &action, nullptr);
 }
 
-std::string wrap_prompt(const GgufFile& file, const RunOptions& o, const std::string& prompt) {
-    const std::string* const jinja = file.get_string("tokenizer.chat_template");
-    if (jinja == nullptr) throw Error(file.path() + ": --chat: the file has no chat template; give the prompt as it is, without --chat");
-    const std::optional<ChatFamily> family = recognise_chat_template(*jinja);
-    if (!family)
-        throw Error(file.path() + ": --chat: the file's chat template is none that is known here (ChatML is); give the prompt as it is, without --chat");
-    return wrap_chat(*family, o.system ? *o.system : default_system_prompt(*family, *jinja), prompt);
+std::string wrap_prompt(const ModelFile& model, const RunOptions& o, const std::string& prompt) {
+    Conversation conversation;
+    if (o.system) conversation.messages.push_back({"system", *o.system});
+    conversation.messages.push_back({"user", prompt});
+    return find_chat_template(model.file, o.chat_template).render(conversation, chat_marks(*model.tokenizer));
 }
 
 void warn_of_context(const RunOptions& o, const ModelConfig& config) {
@@ -80,11 +79,11 @@ int run(const RunOptions& o) {
     install_stop_signals();
     const kernels::KernelSet& kernels = chosen_kernels();
     const ModelFile opened(o.model, o.pre_tokenizer);
-    const GgufFile& file = opened.file;
     const ModelConfig& config = opened.config;
     const Tokenizer& tokenizer = *opened.tokenizer;
     const std::string text = o.prompt ? *o.prompt : read_text(o.prompt_file, "the prompt");
-    const std::vector<TokenId> prompt = tokenizer.encode(o.chat ? wrap_prompt(file, o, text) : text, true, true);
+    const std::vector<TokenId> prompt =
+        o.chat ? encode_chat(tokenizer, wrap_prompt(opened, o, text)) : tokenizer.encode(text, true, true);
 
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
     const size_t context = choose_context(o, config);
@@ -127,12 +126,13 @@ int run(const RunOptions& o) {
     std::string answer;
     GenerateHooks hooks;
     hooks.stop = &stop_wanted;
-    hooks.on_token = [&](TokenId id) {
-        const std::string piece = tokenizer.piece(id);
+    TextStream stream(tokenizer);
+    const auto say = [&](const std::string& piece) {
         answer += piece;
         if (!o.json) output_ok = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && std::fflush(stdout) == 0;
         return output_ok;
     };
+    hooks.on_token = [&](TokenId id) { return say(stream.add(id)); };
     const bool shows_progress = store_options.progress;
     bool progress_shown = false;
     hooks.on_prompt = [&](size_t done, size_t total) {
@@ -142,6 +142,7 @@ int run(const RunOptions& o) {
         progress_shown = true;
     };
     report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks);
+    if (output_ok) say(stream.finish());
     report.store = store.stats();
     report.prompt = &prompt;
     report.text = &answer;

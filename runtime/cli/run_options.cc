@@ -89,6 +89,8 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
 
     parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
     parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
+    parser.add_option("--chat-template", o->chat_template, "chat format, by the name of its kind or as a template in a file (default: the model's)")
+        ->type_name("NAME|FILE");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
@@ -105,6 +107,7 @@ void check_run_options(const RunOptions& o) {
     if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
         throw UsageError("--budget-script changes the budget of --paging uffd only");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
+    if (!o.chat_template.empty() && !o.chat) throw UsageError("--chat-template without --chat has nothing to format");
 }
 
 }  // namespace weir

@@ -40,6 +40,7 @@ struct RunOptions {
     std::vector<TimedSize> budget_script;  // other values for --ram, later
     bool chat = false;
     std::optional<std::string> system;
+    std::string chat_template;  // a family's name or a file; empty: the model file's own
     std::string pre_tokenizer;
     bool json = false;
     bool quiet = false;

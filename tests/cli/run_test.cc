@@ -320,7 +320,10 @@ TEST_F(Run, ChatSaysWhenItDoesNotKnowTheTemplate) {
     const TinyModelFile unknown(shape);
     const Ended e = spawn(command(unknown.path(), {"-p", "a", "--chat"}));
     expect_one_line(e, 1);
-    EXPECT_THAT(e.err, HasSubstr("template"));
+    EXPECT_THAT(e.err, HasSubstr("--chat-template NAME|FILE"));
+    EXPECT_EQ(spawn(command(unknown.path(), {"-p", "a", "-n", "1", "-q", "--chat", "--chat-template", "chatml"})).status, 0);
+    expect_one_line(spawn(command(unknown.path(), {"-p", "a", "--chat", "--chat-template", "no-such"})), 2);
+    expect_one_line(spawn(command(unknown.path(), {"-p", "a", "--chat-template", "chatml"})), 2);
 }
 
 }  // namespace

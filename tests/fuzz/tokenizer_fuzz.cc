@@ -40,8 +40,8 @@ std::unique_ptr<weir::Tokenizer> load(std::span<const std::byte> bytes, const ch
     try {
         const weir::GgufFile file = weir::GgufFile::parse(bytes, bytes.size(), "fuzz");
         if (const std::string* jinja = file.get_string("tokenizer.chat_template")) {
-            weir::recognise_chat_template(*jinja);
-            weir::default_system_prompt(weir::ChatFamily::kChatMl, *jinja);
+            const auto chat = weir::ChatTemplate::recognise(*jinja);
+            if (chat) chat->render({{{"user", *jinja}, {"assistant", *jinja}, {"user", "?"}}}, {});
         }
         return weir::Tokenizer::from_gguf(file, pre_tokenizer);
     } catch (const weir::Error&) {

@@ -55,17 +55,19 @@ TEST(PromptIds, Smollm2sChatFormat) {
     const GgufFile file = GgufFile::open(test::smollm2_file().string());
     const std::string* jinja = file.get_string("tokenizer.chat_template");
     ASSERT_NE(jinja, nullptr);
-    const std::optional<ChatFamily> family = recognise_chat_template(*jinja);
-    ASSERT_EQ(family, ChatFamily::kChatMl);
-    const std::string system = default_system_prompt(*family, *jinja);
-    EXPECT_EQ(system, "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+    const auto chat = ChatTemplate::recognise(*jinja);
+    ASSERT_TRUE(chat && chat->family == ChatFamily::kChatMl);
+    EXPECT_EQ(chat->default_system, "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+    const Tokenizer& tokenizer = test::load_tokenizer(test::smollm2_file());
 
     const json cases = json::parse(test::read_file(expected)).at("cases");
     const std::vector<std::string> questions = {"What is the capital of France?",
                                                 "Write a short story about a lighthouse keeper.",
                                                 "Explain what virtual memory is, in two sentences."};
     for (size_t i = 0; i < questions.size(); ++i) {
-        EXPECT_EQ(wrap_chat(*family, system, questions[i]), cases.at(i).at("prompt").get<std::string>());
+        const std::string prompt = chat->render({{{"user", questions[i]}}}, chat_marks(tokenizer));
+        EXPECT_EQ(prompt, cases.at(i).at("prompt").get<std::string>());
+        EXPECT_EQ(encode_chat(tokenizer, prompt), cases.at(i).at("prompt_ids").get<std::vector<TokenId>>());
     }
 }
 
