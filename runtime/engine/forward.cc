@@ -57,29 +57,58 @@ Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& t
     : model_(model), store_(store), cache_(cache), team_(team), kernels_(kernels), forms_(forms),
       max_batch_(max_batch), max_logit_rows_(max_logit_rows),
       buffers_(model.config, {max_batch, max_logit_rows, cache.capacity(), team.capacity()}) {
+    ids_.reserve(max_batch);
+    places_.reserve(max_batch);
+    neighbours_.reserve(max_batch);
+    logit_tokens_.reserve(max_logit_rows);
     expert_inputs_.reserve(2 * model.config.n_experts);
     expert_outputs_.reserve(model.config.n_experts);
 }
 
-std::span<const float> Forward::pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
+// Checks the parts and lists their tokens.
+void Forward::lay_out(std::span<const SequencePart> parts) {
     const size_t n_vocab = model_.config.n_vocab;
-    const size_t first = cache_.length();
-    if (ids.empty() || ids.size() > max_batch_ || logit_rows > std::min(ids.size(), max_logit_rows_)) {
-        throw Error("a pass of " + std::to_string(ids.size()) + " tokens and " + std::to_string(logit_rows) +
+    size_t tokens = 0, rows = 0;
+    for (const SequencePart& part : parts) {
+        tokens += part.ids.size();
+        rows += part.logit_rows;
+        if (part.ids.empty() || part.logit_rows > part.ids.size()) rows = SIZE_MAX / 2;
+    }
+    if (tokens == 0 || tokens > max_batch_ || rows > max_logit_rows_) {
+        throw Error("a pass of " + std::to_string(tokens) + " tokens and " + std::to_string(rows) +
                     " rows of logits was not planned for");
     }
-    if (ids.size() > cache_.capacity() - first) {
-        throw Error("the context is full: it holds " + std::to_string(cache_.capacity()) + " tokens, " +
-                    std::to_string(first) + " are taken and " + std::to_string(ids.size()) +
-                    " more were asked for; give a larger one (-c)");
-    }
-    for (const int32_t id : ids) {
-        if (id < 0 || static_cast<size_t>(id) >= n_vocab) {
-            throw Error("token id " + std::to_string(id) + " is not in the model's vocabulary of " +
-                        std::to_string(n_vocab));
+    ids_.clear();
+    places_.clear();
+    neighbours_.clear();
+    logit_tokens_.clear();
+    for (const SequencePart& part : parts) {
+        const size_t first = part.cache->length(), n = part.ids.size();
+        for (const SequencePart* other = parts.data(); other != &part; ++other) {
+            if (other->cache == part.cache) throw Error("a pass was given two parts of one sequence");
+        }
+        if (n > part.cache->capacity() - first) {
+            throw Error("the context is full: it holds " + std::to_string(part.cache->capacity()) + " tokens, " +
+                        std::to_string(first) + " are taken and " + std::to_string(n) +
+                        " more were asked for; give a larger one (-c)");
+        }
+        for (size_t i = 0; i < n; i += kAttentionTokens) neighbours_.push_back({ids_.size() + i, std::min(n - i, kAttentionTokens)});
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t id = part.ids[i];
+            if (id < 0 || static_cast<size_t>(id) >= n_vocab) {
+                throw Error("token id " + std::to_string(id) + " is not in the model's vocabulary of " +
+                            std::to_string(n_vocab));
+            }
+            if (i >= n - part.logit_rows) logit_tokens_.push_back(ids_.size());
+            ids_.push_back(id);
+            places_.push_back({part.cache, first + i});
         }
     }
-    const Batch batch{ids, first, logit_rows, next_follows};
+}
+
+std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool next_follows) {
+    lay_out(parts);
+    const Batch batch{ids_, logit_tokens_.size(), next_follows};
     ticket_.store(0, std::memory_order_relaxed);
     broken_stage_.store(kAllFinite, std::memory_order_relaxed);
     bool done = false;
@@ -94,15 +123,16 @@ std::span<const float> Forward::pass(std::span<const int32_t> ids, size_t logit_
         throw;
     }
     if (!done) abandon();
-    const std::span<const float> logits(buffers_.logits, logit_rows * n_vocab);
+    const std::span<const float> logits(buffers_.logits, batch.logit_rows * model_.config.n_vocab);
     if (done && !all_finite(logits)) report_not_finite(attention_stage(model_.layers.size()));
     if (const uint32_t stage = broken_stage_.load(std::memory_order_relaxed); stage != kAllFinite) {
         throw Error("a value is not finite (NaN or infinity) after " + stage_name(stage, model_.layers.size()) +
-                    ", tokens " + std::to_string(first) + " to " + std::to_string(first + ids.size() - 1) +
+                    ", tokens " + std::to_string(places_.front().position) + " to " + std::to_string(places_.back().position) +
+                    (parts.size() > 1 ? " of several sequences" : "") +
                     ": the weights are damaged, or their numbers too large for this model's arithmetic");
     }
     if (!done) throw Error("the weights of this pass cannot be had any more");
-    cache_.set_length(first + ids.size());
+    for (const SequencePart& part : parts) part.cache->set_length(part.cache->length() + part.ids.size());
     return logits;
 }
 
@@ -133,7 +163,7 @@ bool Forward::begin(size_t worker, const Batch& batch) {
         for (size_t t = worker; t < batch.ids.size(); t += team_.size()) {
             const size_t row = (rope * max_batch_ + t) * pairs;
             for (size_t i = 0; i < pairs; ++i) {
-                const double angle = static_cast<double>(batch.first_position + t) * frequency[i];
+                const double angle = static_cast<double>(places_[t].position) * frequency[i];
                 buffers_.rope_cos[row + i] = static_cast<float>(std::cos(angle));
                 buffers_.rope_sin[row + i] = static_cast<float>(std::sin(angle));
             }
@@ -227,11 +257,10 @@ bool Forward::gated(size_t worker, size_t tokens, const GatedBlock& block) {
 
 bool Forward::head(size_t worker, const Batch& batch) {
     const size_t rows = batch.logit_rows;
-    const float* const x = buffers_.x + (batch.ids.size() - rows) * model_.config.dim;
     const std::array head{Product{.w = model_.head, .y = buffers_.logits, .y_stride = model_.config.n_vocab,
                                   .soft_cap = model_.config.logit_soft_cap}};
     const auto input = [&](size_t t) {
-        return normed(worker, x + t * model_.config.dim, model_.output_norm,
+        return normed(worker, buffers_.x + logit_tokens_[t] * model_.config.dim, model_.output_norm,
                       feed_forward_stage(model_.layers.size() - 1));
     };
     return pack(worker, rows, head, forms_.head, buffers_.packed, input) &&
@@ -368,8 +397,8 @@ bool Forward::append(size_t worker, const Batch& batch, size_t index) {
     if (tokens == 1) return true;
     // A panel of keys to each in turn: two workers in one would take its cache lines from each other.
     for (size_t t = 0; t < tokens; ++t) {
-        if ((batch.first_position + t) / KvCache::kPanel % team_.size() != worker) continue;
-        for (size_t h = 0; h < model_.config.n_kv_heads; ++h) append_row(batch, index, h, t);
+        if (places_[t].position / KvCache::kPanel % team_.size() != worker) continue;
+        for (size_t h = 0; h < model_.config.n_kv_heads; ++h) append_row(index, h, t);
     }
     return meet();
 }
@@ -381,18 +410,17 @@ bool Forward::attend(size_t worker, const Batch& batch, size_t index) {
     const size_t q_dim = config.n_heads * head_dim;
     const AttentionRule& rule = model_.layers[index].attention;
     const AttentionShape shape{head_dim, group, rule.scale, rule.soft_cap, rule.window};
-    const size_t units = config.n_kv_heads * ceil_div(tokens, kAttentionTokens);
+    const size_t units = config.n_kv_heads * neighbours_.size();
     for (size_t unit = ticket_.fetch_add(1, std::memory_order_relaxed); unit < units;
          unit = ticket_.fetch_add(1, std::memory_order_relaxed)) {
         const size_t kv_head = unit % config.n_kv_heads;
-        const size_t first = unit / config.n_kv_heads * kAttentionTokens;
-        const size_t count = std::min(tokens - first, kAttentionTokens);
-        if (tokens == 1) append_row(batch, index, kv_head, 0);
+        const auto [first, count] = neighbours_[unit / config.n_kv_heads];
+        if (tokens == 1) append_row(index, kv_head, 0);
         float* const q = buffers_.q + first * q_dim + kv_head * group * head_dim;
         for (size_t t = 0; t < count; ++t) {
             for (size_t g = 0; g < group; ++g) rotate(q + t * q_dim + g * head_dim, first + t, rule.rope);
         }
-        weir::attend(kernels_, cache_, index, kv_head, shape, batch.first_position + first, count, q, q_dim,
+        weir::attend(kernels_, *places_[first].cache, index, kv_head, shape, places_[first].position, count, q, q_dim,
                      buffers_.workers[worker].attention);
     }
     return meet();
@@ -412,12 +440,12 @@ void Forward::rotate(float* head_row, size_t token, size_t rope) const {
     }
 }
 
-void Forward::append_row(const Batch& batch, size_t index, size_t kv_head, size_t token) {
+void Forward::append_row(size_t index, size_t kv_head, size_t token) {
     const size_t head_dim = model_.config.head_dim;
     float* const k = buffers_.k + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     const float* const v = buffers_.v + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     rotate(k, token, model_.layers[index].attention.rope);
-    append_to_cache(kernels_, cache_, index, kv_head, batch.first_position + token, head_dim, k, v);
+    append_to_cache(kernels_, *places_[token].cache, index, kv_head, places_[token].position, head_dim, k, v);
 }
 
 bool Forward::meet() {

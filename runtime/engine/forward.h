@@ -2,12 +2,15 @@
 // attention, SwiGLU; where other families differ, see runtime/model/architecture.h). Walks the weights once per batch, in
 // execution order, with the whole team.
 //
-// The logits of a token depend on the tokens before it and on nothing else, to the bit: not on how many tokens are
-// computed together, nor on how a prompt is cut, nor on the number of threads. Every sum runs in one fixed order.
+// A pass may hold tokens of several sequences, each with a KvCache of its own: they share one walk over the weights.
+//
+// The logits of a token depend on the tokens before it in its sequence and on nothing else, to the bit: not on how many
+// tokens are computed together, nor whose, nor on how a prompt is cut, nor on the number of threads. Every sum runs in one
+// fixed order.
 //
 // Threads: one owner calls pass(); the work, everything that reads weights included, is done by the team's workers, and
 // worker 0 leads. Failure: Error where the context is full, an id is no token, weights cannot be had any more, or a value
-// stops being finite; the KV cache then still holds what it held before the pass.
+// stops being finite; the KV caches then still hold what they held before the pass.
 #pragma once
 
 #include <atomic>
@@ -37,16 +40,27 @@ struct ActivationForms {
     static ActivationForms product();
 };
 
+// Tokens that follow one another in one sequence, appended to its cache; logits are computed for the last `logit_rows`.
+struct SequencePart {
+    KvCache* cache;
+    std::span<const int32_t> ids;
+    size_t logit_rows = 0;
+};
+
 class Forward {
   public:
-    // All references must outlive the Forward. The cache's capacity is the context.
+    // All references must outlive the Forward. `cache` is the sequence of passes that name none.
     Forward(const Model& model, WeightStore& store, KvCache& cache, Team& team, const kernels::KernelSet& kernels,
             const ActivationForms& forms, size_t max_batch, size_t max_logit_rows = 1);
 
-    // Appends `ids` at the cache's length and computes them together. Returns the logits of the last `logit_rows` of
-    // them, [logit_rows, n_vocab], valid until the next pass; none are computed where logit_rows is 0, and the head is
-    // not read. next_follows: another pass comes right after.
-    std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows);
+    // Appends each part at its cache's length and computes them together; no cache may come twice. Returns the rows of logits
+    // that were asked for, part after part, [rows, n_vocab], valid until the next pass; where there are none the head is not
+    // read. next_follows: another pass comes right after.
+    std::span<const float> pass(std::span<const SequencePart> parts, bool next_follows);
+    std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
+        const SequencePart part{&cache_, ids, logit_rows};
+        return pass({&part, 1}, next_follows);
+    }
 
     size_t max_batch() const { return max_batch_; }
 
@@ -80,12 +94,22 @@ class Forward {
     };
     // What the workers of one pass share.
     struct Batch {
-        std::span<const int32_t> ids;
-        size_t first_position;
+        std::span<const int32_t> ids;  // of all parts
         size_t logit_rows;
         bool next_follows;
     };
+    // Where a token belongs.
+    struct Place {
+        KvCache* cache;
+        size_t position;
+    };
+    // Neighbouring tokens of one sequence, at most kAttentionTokens, which attend together.
+    struct Neighbours {
+        size_t first;  // token of the batch
+        size_t count;
+    };
 
+    void lay_out(std::span<const SequencePart> parts);
     void work(size_t worker, const Batch& batch);
     bool begin(size_t worker, const Batch& batch);
     bool layer(size_t worker, const Batch& batch, size_t index);
@@ -114,7 +138,7 @@ class Forward {
     bool attend(size_t worker, const Batch& batch, size_t index);
 
     void rotate(float* head_row, size_t token, size_t rope) const;
-    void append_row(const Batch& batch, size_t index, size_t kv_head, size_t token);
+    void append_row(size_t index, size_t kv_head, size_t token);
     size_t unit_rows(const Matrix& matrix, std::span<const Product> group) const;
     bool meet();
     void report_not_finite(uint32_t stage);
@@ -129,6 +153,11 @@ class Forward {
     const size_t max_batch_;
     const size_t max_logit_rows_;
     ActivationBuffers buffers_;
+    // The batch under way, token by token; room for the largest is there from the start.
+    std::vector<int32_t> ids_;
+    std::vector<Place> places_;
+    std::vector<Neighbours> neighbours_;
+    std::vector<size_t> logit_tokens_;
     std::vector<Product> expert_inputs_;   // gate and up of the experts that the pass uses in this layer; set by worker 0
     std::vector<Product> expert_outputs_;  // and down
 
