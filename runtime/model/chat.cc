@@ -130,14 +130,16 @@ std::optional<ChatTemplate> recognise_inst(std::string_view jinja, const std::ve
     made.takes_system = has(jinja, "system_message");
     made.user_open.clear();
     made.user_close.clear();
+    made.answer_open.clear();
+    made.answer_close.clear();
     for (const char* const open : {" [INST] ", "[INST] ", "[INST]"}) {
         if (made.user_open.empty() && is_one_of(literals, open)) made.user_open = open;
     }
     for (const char* const close : {" [/INST]", "[/INST]"}) {
         if (made.user_close.empty() && is_one_of(literals, close)) made.user_close = close;
     }
-    made.answer_open = is_one_of(literals, " ") ? " " : "";
-    made.answer_close = has(jinja, "' ' + eos_token") || has(jinja, "' '+ eos_token") ? " " : "";
+    if (is_one_of(literals, " ")) made.answer_open.assign(1, ' ');
+    if (has(jinja, "' ' + eos_token") || has(jinja, "' '+ eos_token")) made.answer_close.assign(1, ' ');
     const bool tools = has(jinja, "[AVAILABLE_TOOLS]");  // their templates put the system's words elsewhere
     if (made.user_open.empty() || made.user_close.empty() || tools) return std::nullopt;
     return made;
@@ -194,7 +196,7 @@ std::optional<ChatTemplate> ChatTemplate::named(std::string_view name) {
                 made.begins_with_bos = true;
                 made.user_open = " [INST] ";
                 made.user_close = " [/INST]";
-                made.answer_open = " ";
+                made.answer_open.assign(1, ' ');
                 break;
             case ChatFamily::kPhi3:
             case ChatFamily::kDeepSeek2:

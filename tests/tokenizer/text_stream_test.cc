@@ -82,7 +82,9 @@ TEST(TextStream, EveryCutOfAnyBytesIsValid) {
         }
         whole += stream.finish();
         ASSERT_EQ(whole, valid_utf8(text)) << testing::PrintToString(text);
-        if (is_valid(text)) ASSERT_EQ(whole, text);
+        if (is_valid(text)) {
+            ASSERT_EQ(whole, text);
+        }
     }
 }
 
