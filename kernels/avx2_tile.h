@@ -143,15 +143,20 @@ using Codes = TileCodes<kSteps<W>, W::kSigned, W::kGroups>;
     asm("" : "+x"(v));
 }
 
-template <size_t T>
-using Sums = __m256[T][kVectors];
+// Nothing crosses it. Else g++ loads the codes of all steps first, and spills them.
+[[gnu::always_inline]] inline void keep_loads() {
+    asm volatile("" ::: "memory");
+}
 
-// Codes of a step of four columns and of each row, times four activations.
+// Codes of a step of four columns and of each row, times four activations; `magnitude` of signed codes.
 template <class C>
-[[gnu::always_inline]] inline __m256i products(__m256i w, __m256i a) {
-    if constexpr (C::kSigned) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+[[gnu::always_inline]] inline __m256i products(__m256i w, __m256i magnitude, __m256i a) {
+    if constexpr (C::kSigned) return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
     return _mm256_maddubs_epi16(w, a);
 }
+
+template <size_t T>
+using Sums = __m256[T][kVectors];
 
 // Cells `b` of the tile's rows against T tokens whose bytes for the 256 columns start at x[t] + bytes_at: sums with the
 // groups' scales in them.
@@ -159,51 +164,35 @@ template <class C, size_t T>
 [[gnu::always_inline]] inline void sum_cells(const RowTile& tile, size_t super, size_t b, const char* const (&x)[T],
                                              size_t bytes_at, Sums<T>& out) {
     const auto& codes = tile.codes[super][b];
-    const auto activations = [&](size_t t, size_t step) __attribute__((always_inline)) {
-        return _mm256_set1_epi32(i32_at(x[t] + bytes_at + int8_place(b, step / 4 * 16) + step % 4 * 4));
+    const size_t place = bytes_at + int8_place(b, 0);
+    const auto factor = [&](size_t step, size_t v) __attribute__((always_inline)) {
+        return C::kGroups ? tile.group[super][2 * b + step / 4][v] : _mm256_set1_epi16(1);
     };
-    const auto factor = [&](size_t first, size_t v) __attribute__((always_inline)) {
-        return C::kGroups ? tile.group[super][2 * b + first / 4][v] : _mm256_set1_epi16(1);
-    };
-    __m256i sum[T][kVectors];
+    __m256i part[T][kVectors], sum[T][kVectors];
 #pragma GCC unroll 8
-    for (size_t first = 0; first < 8; first += C::kSteps) {
-        if constexpr (C::kSteps <= 2) {
-            // Token by token: registers hold the sums of all, and not their int16 parts as well.
-#pragma GCC unroll 8
-            for (size_t t = 0; t < T; ++t) {
-                for (size_t v = 0; v < kVectors; ++v) {
-                    __m256i part = products<C>(codes[first][v], activations(t, first));
-                    if constexpr (C::kSteps == 2) {
-                        part = _mm256_add_epi16(part, products<C>(codes[first + 1][v], activations(t, first + 1)));
-                    }
-                    const __m256i wide = _mm256_madd_epi16(part, factor(first, v));
-                    sum[t][v] = first == 0 ? wide : _mm256_add_epi32(sum[t][v], wide);
-                    keep_order(sum[t][v]);
-                }
-            }
-            continue;
-        }
-        __m256i part[T][kVectors];
-#pragma GCC unroll 8
-        for (size_t i = first; i < first + C::kSteps; ++i) {
-#pragma GCC unroll 8
-            for (size_t t = 0; t < T; ++t) {
-                const __m256i a = activations(t, i);
-                for (size_t v = 0; v < kVectors; ++v) {
-                    const __m256i p = products<C>(codes[i][v], a);
-                    part[t][v] = i == first ? p : _mm256_add_epi16(part[t][v], p);
-                    keep_order(part[t][v]);
-                }
-            }
-        }
+    for (size_t step = 0; step < 8; ++step) {
+        __m256i w[kVectors], magnitude[kVectors];
         for (size_t v = 0; v < kVectors; ++v) {
-            for (size_t t = 0; t < T; ++t) {
-                const __m256i wide = _mm256_madd_epi16(part[t][v], factor(first, v));
-                sum[t][v] = first == 0 ? wide : _mm256_add_epi32(sum[t][v], wide);
-                if constexpr (C::kSteps < 8) keep_order(sum[t][v]);
+            w[v] = codes[step][v];
+            magnitude[v] = C::kSigned ? _mm256_abs_epi8(w[v]) : w[v];
+        }
+#pragma GCC unroll 8
+        for (size_t t = 0; t < T; ++t) {
+            const __m256i a = _mm256_set1_epi32(i32_at(x[t] + place + int8_place(0, step / 4 * 16) + step % 4 * 4));
+            for (size_t v = 0; v < kVectors; ++v) {
+                __m256i p = products<C>(w[v], magnitude[v], a);
+                if constexpr (C::kSteps > 1) {
+                    part[t][v] = step % C::kSteps == 0 ? p : _mm256_add_epi16(part[t][v], p);
+                    keep_order(part[t][v]);
+                    p = part[t][v];
+                }
+                if ((step + 1) % C::kSteps != 0) continue;
+                const __m256i wide = _mm256_madd_epi16(p, factor(step, v));
+                sum[t][v] = step < C::kSteps ? wide : _mm256_add_epi32(sum[t][v], wide);
+                keep_order(sum[t][v]);
             }
         }
+        keep_loads();
     }
     for (size_t t = 0; t < T; ++t) {
         for (size_t v = 0; v < kVectors; ++v) out[t][v] = _mm256_cvtepi32_ps(sum[t][v]);
@@ -226,51 +215,66 @@ struct Chunk {
     [[gnu::always_inline]] Chunk from_token(size_t t) const {
         return {x + t * stride, low + t * stride, fine + t * stride, stride};
     }
+    [[gnu::always_inline]] unsigned fine_cells(size_t t, size_t super) const {
+        return static_cast<uint8_t>(fine[t * stride + super]);
+    }
 };
+
+// Adds the products with the low bytes of the tokens that are fine in cell `b`, in the unit of the high ones. A call: few
+// cells are fine, and the loop over the others wants all registers.
+template <class C, size_t T>
+[[gnu::noinline]] void add_low(const RowTile& tile, size_t super, size_t b, const Chunk& chunk, Sums<T>& sums) {
+    const __m256 unit = _mm256_set1_ps(1.0f / kHighUnit);
+    for (size_t t = 0; t < T; ++t) {
+        if ((chunk.fine_cells(t, super) >> b & 1) == 0) continue;
+        const char* const low[1] = {chunk.low + t * chunk.stride + super * kSuperElements};
+        Sums<1> sum;
+        sum_cells<C, 1>(tile, super, b, low, 0, sum);
+        for (size_t v = 0; v < kVectors; ++v) sums[t][v] = _mm256_fmadd_ps(sum[0][v], unit, sums[t][v]);
+    }
+}
 
 // `supers` stretches of the tile against T tokens.
 template <class C, class X, size_t T>
 void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lanes) {
-    static constexpr Sums<T> kNone{};
     for (size_t super = 0; super < supers; ++super) {
         const char* x[T];
-        const char* low_bytes[T];
         unsigned fine = 0;
         for (size_t t = 0; t < T; ++t) {
             x[t] = chunk.x + t * chunk.stride + super * sizeof(Super);
-            low_bytes[t] = chunk.low + t * chunk.stride + super * kSuperElements;
-            if (X::kTwoBytes) fine |= static_cast<uint8_t>(chunk.fine[t * chunk.stride + super]);
-        }
-        // The next tokens' activations: too many short streams for the hardware to foresee.
-        for (size_t t = 0; t < T; ++t) {
-            for (size_t line = 0; line < sizeof(Super); line += 64) {
-                _mm_prefetch(x[t] + T * chunk.stride + line, _MM_HINT_T0);
-            }
+            if (X::kTwoBytes) fine |= chunk.fine_cells(t, super);
         }
         for (size_t b = 0; b < kCellsPerSuper; ++b) {
-            Sums<T> low;
-            const Sums<T>* rest = &kNone;
-            if (X::kTwoBytes && (fine >> b & 1) != 0) {
-                sum_cells<C, T>(tile, super, b, low_bytes, 0, low);
-                rest = &low;
-            }
             Sums<T> sum;
             sum_cells<C, T>(tile, super, b, x, kCodesAt, sum);
+            if (X::kTwoBytes && __builtin_expect((fine >> b & 1) != 0, 0)) {
+                Sums<T> in_memory;  // so that `sum` itself stays in registers
+                for (size_t t = 0; t < T; ++t) {
+                    for (size_t v = 0; v < kVectors; ++v) in_memory[t][v] = sum[t][v];
+                }
+                add_low<C, T>(tile, super, b, chunk, in_memory);
+                for (size_t t = 0; t < T; ++t) {
+                    for (size_t v = 0; v < kVectors; ++v) sum[t][v] = in_memory[t][v];
+                }
+            }
+            __m256 scale[kVectors], min[2][kVectors];
+            for (size_t v = 0; v < kVectors; ++v) {
+                scale[v] = tile.scale[super][b][v];
+                min[0][v] = tile.min[super][0][b][v];
+                if (C::kGroups) min[1][v] = tile.min[super][1][b][v];
+            }
+            keep_loads();
             for (size_t t = 0; t < T; ++t) {
+                const __m256 scale_x = broadcast(x[t] + kScaleAt, b);
+                const __m256 sum_x = broadcast(x[t] + (C::kGroups ? kSumLowAt : kSumAt), b);
+                const __m256 sum_high_x = broadcast(x[t] + kSumHighAt, b);
                 for (size_t v = 0; v < kVectors; ++v) {
-                    // 128 times a float is exact: this rounds as the sum of two does
-                    if (X::kTwoBytes) sum[t][v] = _mm256_fmadd_ps(sum[t][v], _mm256_set1_ps(kHighUnit), (*rest)[t][v]);
-                    __m256 lane = lanes[t][b][v];
-                    const __m256 scale = _mm256_mul_ps(tile.scale[super][b][v], broadcast(x[t] + kScaleAt, b));
-                    lane = _mm256_fmadd_ps(sum[t][v], scale, lane);
-                    if constexpr (C::kGroups) {
-                        lane = _mm256_fmadd_ps(tile.min[super][0][b][v], broadcast(x[t] + kSumLowAt, b), lane);
-                        lane = _mm256_fmadd_ps(tile.min[super][1][b][v], broadcast(x[t] + kSumHighAt, b), lane);
-                    } else if constexpr (!C::kSigned) {
-                        lane = _mm256_fmadd_ps(tile.min[super][0][b][v], broadcast(x[t] + kSumAt, b), lane);
-                    }
+                    __m256 lane = _mm256_fmadd_ps(sum[t][v], _mm256_mul_ps(scale[v], scale_x), lanes[t][b][v]);
+                    if constexpr (!C::kSigned) lane = _mm256_fmadd_ps(min[0][v], sum_x, lane);
+                    if constexpr (C::kGroups) lane = _mm256_fmadd_ps(min[1][v], sum_high_x, lane);
                     lanes[t][b][v] = lane;
                 }
+                keep_loads();
             }
         }
     }
@@ -285,7 +289,7 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
 
 // `supers` stretches of the rows, from number `super` on, as a tile. Meanwhile those that lie `ahead` bytes behind them are
 // asked for: sixteen rows are too many short streams for the hardware to foresee.
-template <class W>
+template <class W, class X>
 void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_t super, size_t supers,
                size_t ahead, RowTile& tile) {
     using Block = typename W::Block;
@@ -307,6 +311,10 @@ void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_
                 }
             }
             enter<W::kGroups>(unpacked, tile, i, v);
+            // In this unit the sum of high bytes is the whole of most sums. Exact, and so is all that follows from it.
+            for (size_t b = 0; X::kTwoBytes && b < kCellsPerSuper; ++b) {
+                tile.scale[i][b][v] = _mm256_mul_ps(tile.scale[i][b][v], _mm256_set1_ps(kHighUnit));
+            }
         }
     }
 }
@@ -333,7 +341,7 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
         const size_t supers = all_supers - super < kTileSupers ? all_supers - super : kTileSupers;
         const size_t ahead = super + supers < all_supers ? kTileSupers * W::kBlocks * sizeof(Block)
                                                          : kTileRows * w_row_bytes - super * W::kBlocks * sizeof(Block);
-        fill_tile<W>(row, k, super, supers, ahead, tile);
+        fill_tile<W, X>(row, k, super, supers, ahead, tile);
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
                           x + fine_at(all_supers) + super, x_stride_bytes};
         size_t t = 0;
