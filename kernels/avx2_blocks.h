@@ -3,7 +3,8 @@
 //
 //   codes<P, H>(s)   32 unsigned codes: elements 16 * H and on of cell P in the low lane, of cell P + 4 in
 //   the high
-//                    one (see activation.h). Q8_0 gives its signed codes.
+//                    one (see activation.h). Signed types (kSigned) give
+//                    signed ones.
 //   scales(s, ...)   a cell's scale and min, entry b for cell b. A weight is scale * code + min.
 //   groups(s)        types with groups of 16 (kGroups): d, the integer scales of the groups in order, and
 //   minima of
@@ -20,6 +21,7 @@
 #include <cstring>
 
 #include "kernels/blocks.h"
+#include "kernels/grid_blocks.h"
 
 namespace weir::kernels::avx2 {
 namespace {
@@ -91,6 +93,20 @@ struct LastBlocks {
         for (size_t i = 0; i < kCellsPerSuper; ++i) at[i] = i < count ? first + i : &kZeros;
     }
     [[gnu::always_inline]] const Block& operator[](size_t i) const { return *at[i]; }
+};
+
+// A block of 256 that is turned into bytes first.
+template <NeedsDecoding Block>
+struct Blocks<Block> {
+    Decoded decoded;
+
+    explicit Blocks(const Block* block) { decode(*block, decoded); }
+    [[gnu::always_inline]] const Decoded& operator[](size_t) const { return decoded; }
+};
+
+template <NeedsDecoding Block>
+struct LastBlocks<Block> : Blocks<Block> {
+    LastBlocks(const Block* block, size_t) : Blocks<Block>(block) {}
 };
 
 // The leading halves of eight blocks as floats.
@@ -368,6 +384,117 @@ struct Q6_K {
         return centred_groups(half_at(s[0].d), scale, 32.0f);
     }
 };
+
+// Values for nibbles; 16 of them, for both lanes.
+[[gnu::always_inline]] inline __m256i look_up(const int8_t (&values)[16], __m256i nibbles) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half_bytes_at(values)), nibbles);
+}
+
+struct IQ4_NL {
+    using Block = BlockIQ4_NL;
+    static constexpr size_t kBlocks = 8;
+    static constexpr int kMaxCode = 128;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return look_up(kIq4Values, bits_of<4 * H>(two_lanes(s[P].qs, s[P + 4].qs), 15));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, __m256& scale, __m256& min) {
+        scale = eight_halves(s);
+        min = _mm256_setzero_ps();
+    }
+};
+
+struct IQ4_XS {
+    using Block = BlockIQ4_XS;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 128;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return look_up(kIq4Values, bits_of<4 * H>(two_lanes(s[0].qs + 16 * P, s[0].qs + 16 * (P + 4)), 15));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, __m256& scale, __m256& min) {
+        const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(i32_at(s[0].scales_low)),
+                                              _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(u16_at(s[0].scales_high)),
+                                               _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+        const __m256i six = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
+                                            _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+        const __m256i centred = _mm256_sub_epi32(six, _mm256_set1_epi32(32));
+        scale = _mm256_mul_ps(_mm256_cvtepi32_ps(centred), _mm256_set1_ps(half_at(s[0].d)));
+        min = _mm256_setzero_ps();
+    }
+};
+
+struct MXFP4 {
+    using Block = BlockMXFP4;
+    static constexpr size_t kBlocks = 8;
+    static constexpr int kMaxCode = 12;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return look_up(kE2m1Doubled, bits_of<4 * H>(two_lanes(s[P].qs, s[P + 4].qs), 15));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, __m256& scale, __m256& min) {  // see mxfp4_scale()
+        const __m256i e = _mm256_setr_epi32(s[0].e, s[1].e, s[2].e, s[3].e, s[4].e, s[5].e, s[6].e, s[7].e);
+        const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+        const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+        scale = _mm256_castsi256_ps(
+            _mm256_blendv_epi8(normal, subnormal, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+        min = _mm256_setzero_ps();
+    }
+};
+
+struct TQ2_0 {
+    using Block = BlockTQ2_0;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 3;
+    static constexpr bool kSigned = false, kGroups = false;
+
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return bits_of<2 * P>(two_lanes(s[0].qs + 16 * H, s[0].qs + 32 + 16 * H), 3);
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, __m256& scale, __m256& min) {
+        scale = _mm256_set1_ps(half_at(s[0].d));
+        min = _mm256_sub_ps(_mm256_setzero_ps(), scale);
+    }
+};
+
+template <NeedsDecoding B>
+struct Grid {
+    using Block = B;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 63;
+    static constexpr bool kSigned = true, kGroups = true;
+
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return two_lanes(s[0].codes + 32 * P + 16 * H, s[0].codes + 32 * (P + 4) + 16 * H);
+    }
+    template <class S>
+    [[gnu::always_inline]] static Groups groups(const S& s) {
+        const __m256i scale = _mm256_cvtepi8_epi16(half_bytes_at(s[0].scales));
+        return {s[0].d, scale, _mm256_setzero_ps(), _mm256_setzero_ps()};
+    }
+};
+
+using IQ2_XXS = Grid<BlockIQ2_XXS>;
+using IQ2_XS = Grid<BlockIQ2_XS>;
+using IQ3_XXS = Grid<BlockIQ3_XXS>;
+using IQ1_S = Grid<BlockIQ1_S>;
+using IQ3_S = Grid<BlockIQ3_S>;
+using IQ2_S = Grid<BlockIQ2_S>;
+using IQ1_M = Grid<BlockIQ1_M>;
+using TQ1_0 = Grid<BlockTQ1_0>;
 
 // The one order in which eight lanes become a sum: lane b with b + 4, then b with b + 2, then the last two.
 [[gnu::always_inline]] inline float sum_of_lanes(__m256 v) {

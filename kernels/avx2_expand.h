@@ -150,6 +150,30 @@ void expand_row(const char* src, float* dst, size_t n) {
             return expand_row<Q5_K>(src, dst, n);
         case Type::kQ6_K:
             return expand_row<Q6_K>(src, dst, n);
+        case Type::kIQ4_NL:
+            return expand_row<IQ4_NL>(src, dst, n);
+        case Type::kIQ4_XS:
+            return expand_row<IQ4_XS>(src, dst, n);
+        case Type::kMXFP4:
+            return expand_row<MXFP4>(src, dst, n);
+        case Type::kTQ2_0:
+            return expand_row<TQ2_0>(src, dst, n);
+        case Type::kIQ2_XXS:
+            return expand_row<IQ2_XXS>(src, dst, n);
+        case Type::kIQ2_XS:
+            return expand_row<IQ2_XS>(src, dst, n);
+        case Type::kIQ3_XXS:
+            return expand_row<IQ3_XXS>(src, dst, n);
+        case Type::kIQ1_S:
+            return expand_row<IQ1_S>(src, dst, n);
+        case Type::kIQ3_S:
+            return expand_row<IQ3_S>(src, dst, n);
+        case Type::kIQ2_S:
+            return expand_row<IQ2_S>(src, dst, n);
+        case Type::kIQ1_M:
+            return expand_row<IQ1_M>(src, dst, n);
+        case Type::kTQ1_0:
+            return expand_row<TQ1_0>(src, dst, n);
     }
 }
 

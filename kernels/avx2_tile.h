@@ -413,6 +413,30 @@ void multiply_any(Type type, const void* w, size_t rows, size_t k, const char* x
             return multiply<Q5_K, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
         case Type::kQ6_K:
             return multiply<Q6_K, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ4_NL:
+            return multiply<IQ4_NL, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ4_XS:
+            return multiply<IQ4_XS, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kMXFP4:
+            return multiply<MXFP4, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kTQ2_0:
+            return multiply<TQ2_0, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ2_XXS:
+            return multiply<IQ2_XXS, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ2_XS:
+            return multiply<IQ2_XS, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ3_XXS:
+            return multiply<IQ3_XXS, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ1_S:
+            return multiply<IQ1_S, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ3_S:
+            return multiply<IQ3_S, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ2_S:
+            return multiply<IQ2_S, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kIQ1_M:
+            return multiply<IQ1_M, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+        case Type::kTQ1_0:
+            return multiply<TQ1_0, X>(w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
         case Type::kF32:
         case Type::kF16:
         case Type::kBF16:

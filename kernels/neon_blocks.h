@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "kernels/blocks.h"
+#include "kernels/grid_blocks.h"
 #include "kernels/neon_eight.h"
 #include "kernels/types.h"
 
@@ -67,6 +68,20 @@ struct LastBlocks {
         for (size_t i = 0; i < kCellsPerSuper; ++i) at[i] = i < count ? first + i : &kZeros;
     }
     [[gnu::always_inline]] const Block& operator[](size_t i) const { return *at[i]; }
+};
+
+// A block of 256 that is turned into bytes first.
+template <NeedsDecoding Block>
+struct Blocks<Block> {
+    Decoded decoded;
+
+    explicit Blocks(const Block* block) { decode(*block, decoded); }
+    [[gnu::always_inline]] const Decoded& operator[](size_t) const { return decoded; }
+};
+
+template <NeedsDecoding Block>
+struct LastBlocks<Block> : Blocks<Block> {
+    LastBlocks(const Block* block, size_t) : Blocks<Block>(block) {}
 };
 
 // The halves that lie kAt bytes into eight blocks, as floats.
@@ -251,6 +266,108 @@ struct Q6_K {
     }
 };
 
+struct IQ4_NL {
+    using Block = BlockIQ4_NL;
+    static constexpr size_t kBlocks = 8;
+    static constexpr int kMaxCode = 128;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int C, int H, class S>
+    [[gnu::always_inline]] static int8x16_t codes(const S& s) {
+        return vqtbl1q_s8(vld1q_s8(kIq4Values), bits_of<4 * H, 15>(vld1q_u8(s[C].qs)));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, Eight& scale, Eight& min) {
+        scale = eight_halves<offsetof(Block, d)>(s);
+        min = all(0.0f);
+    }
+};
+
+struct IQ4_XS {
+    using Block = BlockIQ4_XS;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 128;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int C, int H, class S>
+    [[gnu::always_inline]] static int8x16_t codes(const S& s) {
+        return vqtbl1q_s8(vld1q_s8(kIq4Values), bits_of<4 * H, 15>(vld1q_u8(s[0].qs + 16 * C)));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, Eight& scale, Eight& min) {
+        int16_t six[kCellsPerSuper];
+        for (size_t g = 0; g < kCellsPerSuper; ++g) six[g] = static_cast<int16_t>(iq4_xs_scale(s[0], g));
+        scale = mul(floats_of(vsubq_s16(vld1q_s16(six), vdupq_n_s16(32))), half_at(s[0].d));
+        min = all(0.0f);
+    }
+};
+
+struct MXFP4 {
+    using Block = BlockMXFP4;
+    static constexpr size_t kBlocks = 8;
+    static constexpr int kMaxCode = 12;
+    static constexpr bool kSigned = true, kGroups = false;
+
+    template <int C, int H, class S>
+    [[gnu::always_inline]] static int8x16_t codes(const S& s) {
+        return vqtbl1q_s8(vld1q_s8(kE2m1Doubled), bits_of<4 * H, 15>(vld1q_u8(s[C].qs)));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, Eight& scale, Eight& min) {
+        float powers[kCellsPerSuper];
+        for (size_t b = 0; b < kCellsPerSuper; ++b) powers[b] = mxfp4_scale(s[b].e);
+        scale = load(powers);
+        min = all(0.0f);
+    }
+};
+
+struct TQ2_0 {
+    using Block = BlockTQ2_0;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 3;
+    static constexpr bool kSigned = false, kGroups = false;
+
+    template <int B, int H, class S>
+    [[gnu::always_inline]] static int8x16_t codes(const S& s) {
+        return vreinterpretq_s8_u8(bits_of<B % 4 * 2, 3>(vld1q_u8(s[0].qs + B / 4 * 32 + 16 * H)));
+    }
+    template <class S>
+    [[gnu::always_inline]] static void scales(const S& s, Eight& scale, Eight& min) {
+        scale = all(half_at(s[0].d));
+        min = mul(scale, -1.0f);
+    }
+};
+
+template <NeedsDecoding B>
+struct Grid {
+    using Block = B;
+    static constexpr size_t kBlocks = 1;
+    static constexpr int kMaxCode = 63;
+    static constexpr bool kSigned = true, kGroups = true;
+
+    template <int C, int H, class S>
+    [[gnu::always_inline]] static int8x16_t codes(const S& s) {
+        return vld1q_s8(s[0].codes + 32 * C + 16 * H);
+    }
+    template <class S>
+    [[gnu::always_inline]] static Groups groups(const S& s) {
+        Groups g;
+        g.d = s[0].d;
+        split_groups(vld1q_s8(s[0].scales), g.scale_low, g.scale_high);
+        g.min_low = g.min_high = all(0.0f);
+        return g;
+    }
+};
+
+using IQ2_XXS = Grid<BlockIQ2_XXS>;
+using IQ2_XS = Grid<BlockIQ2_XS>;
+using IQ3_XXS = Grid<BlockIQ3_XXS>;
+using IQ1_S = Grid<BlockIQ1_S>;
+using IQ3_S = Grid<BlockIQ3_S>;
+using IQ2_S = Grid<BlockIQ2_S>;
+using IQ1_M = Grid<BlockIQ1_M>;
+using TQ1_0 = Grid<BlockTQ1_0>;
+
 // f.operator()<B>() for the cells of a super-block in their order.
 template <class F>
 [[gnu::always_inline]] inline void for_each_cell(F&& f) {
@@ -278,6 +395,18 @@ template <class F>
         case Type::kQ4_K: return f.template operator()<Q4_K>();
         case Type::kQ5_K: return f.template operator()<Q5_K>();
         case Type::kQ6_K: return f.template operator()<Q6_K>();
+        case Type::kIQ4_NL: return f.template operator()<IQ4_NL>();
+        case Type::kIQ4_XS: return f.template operator()<IQ4_XS>();
+        case Type::kMXFP4: return f.template operator()<MXFP4>();
+        case Type::kTQ2_0: return f.template operator()<TQ2_0>();
+        case Type::kIQ2_XXS: return f.template operator()<IQ2_XXS>();
+        case Type::kIQ2_XS: return f.template operator()<IQ2_XS>();
+        case Type::kIQ3_XXS: return f.template operator()<IQ3_XXS>();
+        case Type::kIQ1_S: return f.template operator()<IQ1_S>();
+        case Type::kIQ3_S: return f.template operator()<IQ3_S>();
+        case Type::kIQ2_S: return f.template operator()<IQ2_S>();
+        case Type::kIQ1_M: return f.template operator()<IQ1_M>();
+        case Type::kTQ1_0: return f.template operator()<TQ1_0>();
         case Type::kF32:
         case Type::kF16:
         case Type::kBF16: break;

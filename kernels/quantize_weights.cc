@@ -6,31 +6,11 @@
 
 #include "kernels/blocks.h"
 #include "kernels/half.h"
+#include "kernels/quantize_grids.h"
+#include "kernels/rounding.h"
 
 namespace weir::kernels {
 namespace {
-
-void store_u16(uint8_t* p, uint16_t v) {
-    std::memcpy(p, &v, sizeof v);
-}
-
-// Stores a scale as half and returns what a reader will see.
-float store_half(uint8_t* p, float v) {
-    const uint16_t h = float_to_half(v);
-    store_u16(p, h);
-    return half_to_float(h);
-}
-
-float inverse_of(float scale) {
-    return scale == 0.0f ? 0.0f : 1.0f / scale;
-}
-
-// Nearest integer within [low, high]; NaN gives low.
-int nearest(float v, int low, int high) {
-    if (!(v > static_cast<float>(low))) return low;
-    if (v >= static_cast<float>(high)) return high;
-    return static_cast<int>(std::lrintf(v));
-}
 
 struct Extremes {
     float min, max;
@@ -242,6 +222,62 @@ void pack_block(const float* x, BlockQ6_K& b) {
     }
 }
 
+// Codes of the values that x / scale is nearest to.
+void encode_values(const float* x, size_t n, float scale, const int8_t (&values)[16], uint8_t* codes) {
+    const float inverse = inverse_of(scale);
+    for (size_t i = 0; i < n; ++i) {
+        const float target = x[i] * inverse;
+        const auto* const best = std::min_element(values, values + 16, [&](int8_t a, int8_t b) {
+            return std::fabs(target - static_cast<float>(a)) < std::fabs(target - static_cast<float>(b));
+        });
+        codes[i] = static_cast<uint8_t>(best - values);
+    }
+}
+
+// The farthest element becomes the farthest value, which is negative.
+void pack_block(const float* x, BlockIQ4_NL& b) {
+    uint8_t codes[32];
+    const float scale = store_half(b.d, extremes_of(x, 32).far / static_cast<float>(kIq4Values[0]));
+    encode_values(x, 32, scale, kIq4Values, codes);
+    pack_nibbles(codes, b.qs);
+}
+
+void pack_block(const float* x, BlockIQ4_XS& b) {
+    float scales[kCellsPerSuper];
+    for (size_t g = 0; g < kCellsPerSuper; ++g) {
+        scales[g] = extremes_of(x + 32 * g, 32).far / static_cast<float>(kIq4Values[0]);
+    }
+    const float d = store_half(b.d, extremes_of(scales, kCellsPerSuper).far / -32.0f);
+    std::memset(b.scales_high, 0, sizeof b.scales_high);
+    std::memset(b.scales_low, 0, sizeof b.scales_low);
+    for (size_t g = 0; g < kCellsPerSuper; ++g) {
+        const int scale = nearest(scales[g] * inverse_of(d), -32, 31);
+        const int stored = scale + 32;
+        b.scales_low[g / 2] = static_cast<uint8_t>(b.scales_low[g / 2] | (stored & 15) << (g % 2 * 4));
+        b.scales_high[g / 4] = static_cast<uint8_t>(b.scales_high[g / 4] | (stored >> 4) << (g % 4 * 2));
+        uint8_t codes[32];
+        encode_values(x + 32 * g, 32, d * static_cast<float>(scale), kIq4Values, codes);
+        pack_nibbles(codes, b.qs + 16 * g);
+    }
+}
+
+// The least power of two under which nothing is cut off: 12 is the largest value.
+void pack_block(const float* x, BlockMXFP4& b) {
+    uint8_t codes[32];
+    int exponent = 0;
+    const float part = std::frexp(std::fabs(extremes_of(x, 32).far), &exponent);  // part * 2^exponent, part below 1
+    b.e = static_cast<uint8_t>(std::clamp(exponent - (part > 0.75f ? 3 : 4) + 128, 0, 254));
+    encode_values(x, 32, mxfp4_scale(b.e), kE2m1Doubled, codes);
+    pack_nibbles(codes, b.qs);
+}
+
+void pack_block(const float* x, BlockTQ2_0& b) {
+    uint8_t codes[256];
+    const float inverse = inverse_of(store_half(b.d, std::fabs(extremes_of(x, 256).far)));
+    for (size_t e = 0; e < 256; ++e) codes[e] = static_cast<uint8_t>(nearest(x[e] * inverse, -1, 1) + 1);
+    pack_two_bits(codes, b.qs);
+}
+
 template <class Block, size_t kElements>
 void pack_row(const float* src, uint8_t* dst, size_t n) {
     for (size_t i = 0; i < n; i += kElements) {
@@ -286,6 +322,17 @@ void quantize_weights(Type type, const float* src, void* dst, size_t n) noexcept
             return pack_row<BlockQ5_K, 256>(src, out, n);
         case Type::kQ6_K:
             return pack_row<BlockQ6_K, 256>(src, out, n);
+        case Type::kIQ4_NL:
+            return pack_row<BlockIQ4_NL, 32>(src, out, n);
+        case Type::kIQ4_XS:
+            return pack_row<BlockIQ4_XS, 256>(src, out, n);
+        case Type::kMXFP4:
+            return pack_row<BlockMXFP4, 32>(src, out, n);
+        case Type::kTQ2_0:
+            return pack_row<BlockTQ2_0, 256>(src, out, n);
+        default:
+            quantize_grids(type, src, out, n);
+            return;
     }
 }
 

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/grid_blocks.h"
 #include "kernels/half.h"
 #include "kernels/scalar.h"
 
@@ -122,6 +123,52 @@ void unpack_block(const BlockQ6_K& b, Cell* cells) {
     }
 }
 
+void look_up(const uint8_t qs[16], const int8_t (&values)[16], Cell* cell) {
+    for (size_t j = 0; j < 16; ++j) {
+        cell->code[j] = values[qs[j] & 15];
+        cell->code[j + 16] = values[qs[j] >> 4];
+    }
+}
+
+void unpack_block(const BlockIQ4_NL& b, Cell* cell) {
+    set_scales(*cell, load_half(b.d), 0.0f);
+    look_up(b.qs, kIq4Values, cell);
+}
+
+void unpack_block(const BlockIQ4_XS& b, Cell* cells) {
+    const float d = load_half(b.d);
+    for (size_t g = 0; g < kCellsPerSuper; ++g) {
+        set_scales(cells[g], d * (static_cast<float>(iq4_xs_scale(b, g)) - 32.0f), 0.0f);
+        look_up(b.qs + 16 * g, kIq4Values, cells + g);
+    }
+}
+
+void unpack_block(const BlockMXFP4& b, Cell* cell) {
+    set_scales(*cell, mxfp4_scale(b.e), 0.0f);
+    look_up(b.qs, kE2m1Doubled, cell);
+}
+
+void unpack_block(const BlockTQ2_0& b, Cell* cells) {
+    for (size_t g = 0; g < kCellsPerSuper; ++g) set_scales(cells[g], load_half(b.d), 0.0f);
+    for (size_t e = 0; e < kSuperElements; ++e) {
+        const int q = b.qs[e / 128 * 32 + e % 32] >> (e / 32 % 4 * 2) & 3;
+        cells[e / 32].code[e % 32] = static_cast<int8_t>(q - 1);
+    }
+}
+
+template <NeedsDecoding Block>
+void unpack_block(const Block& b, Cell* cells) {
+    Decoded decoded;
+    decode(b, decoded);
+    for (size_t g = 0; g < 16; ++g) {
+        cells[g / 2].scale[g % 2] = decoded.d * static_cast<float>(decoded.scales[g]);
+        cells[g / 2].min[g % 2] = 0.0f;
+    }
+    for (size_t c = 0; c < kCellsPerSuper; ++c) {
+        std::memcpy(cells[c].code, decoded.codes + kCellElements * c, sizeof cells[c].code);
+    }
+}
+
 template <class Block, size_t kElements>
 void unpack_row(const uint8_t* src, size_t n, Cell* cells) {
     for (size_t i = 0; i < n; i += kElements) {
@@ -157,6 +204,30 @@ void unpack(Type type, const uint8_t* src, size_t n, Cell* cells) {
             return unpack_row<BlockQ5_K, 256>(src, n, cells);
         case Type::kQ6_K:
             return unpack_row<BlockQ6_K, 256>(src, n, cells);
+        case Type::kIQ4_NL:
+            return unpack_row<BlockIQ4_NL, 32>(src, n, cells);
+        case Type::kIQ4_XS:
+            return unpack_row<BlockIQ4_XS, 256>(src, n, cells);
+        case Type::kMXFP4:
+            return unpack_row<BlockMXFP4, 32>(src, n, cells);
+        case Type::kTQ2_0:
+            return unpack_row<BlockTQ2_0, 256>(src, n, cells);
+        case Type::kIQ2_XXS:
+            return unpack_row<BlockIQ2_XXS, 256>(src, n, cells);
+        case Type::kIQ2_XS:
+            return unpack_row<BlockIQ2_XS, 256>(src, n, cells);
+        case Type::kIQ3_XXS:
+            return unpack_row<BlockIQ3_XXS, 256>(src, n, cells);
+        case Type::kIQ1_S:
+            return unpack_row<BlockIQ1_S, 256>(src, n, cells);
+        case Type::kIQ3_S:
+            return unpack_row<BlockIQ3_S, 256>(src, n, cells);
+        case Type::kIQ2_S:
+            return unpack_row<BlockIQ2_S, 256>(src, n, cells);
+        case Type::kIQ1_M:
+            return unpack_row<BlockIQ1_M, 256>(src, n, cells);
+        case Type::kTQ1_0:
+            return unpack_row<BlockTQ1_0, 256>(src, n, cells);
         case Type::kF32:
         case Type::kF16:
         case Type::kBF16:

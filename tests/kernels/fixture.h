@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <random>
@@ -101,8 +102,29 @@ inline std::vector<size_t> half_offsets(Type type) {
             return {108};
         case Type::kQ6_K:
             return {208};
+        case Type::kIQ1_M:
+            return {48};
+        case Type::kTQ1_0:
+            return {52};
+        case Type::kTQ2_0:
+            return {64};
         default:
             return {0};
+    }
+}
+
+// Puts a half there. IQ1_M has it in four parts, on top of four words; MXFP4 a power of two in its place.
+inline void put_half(Type type, std::byte* block, size_t offset, uint16_t half) {
+    if (type == Type::kIQ1_M) {
+        for (size_t i = 0; i < 4; ++i) {
+            std::byte& top = block[offset + 2 * i + 1];
+            top = (top & std::byte{0x0f}) | static_cast<std::byte>((half >> (4 * i) & 15) << 4);
+        }
+    } else if (type == Type::kMXFP4) {
+        const float value = half_to_float(half);
+        block[offset] = static_cast<std::byte>(value == 0.0f ? 0 : std::ilogb(value) + 128);
+    } else {
+        std::memcpy(block + offset, &half, sizeof half);
     }
 }
 
@@ -118,8 +140,7 @@ inline std::vector<std::byte> random_weights(Type type, size_t n, std::mt19937& 
     std::normal_distribution<float> normal;
     for (size_t at = 0; at < w.size(); at += t.block_bytes) {
         for (const size_t offset : half_offsets(type)) {
-            const uint16_t h = float_to_half(normal(rng) * 0.01f);
-            std::memcpy(w.data() + at + offset, &h, sizeof h);
+            put_half(type, w.data() + at, offset, float_to_half(normal(rng) * 0.01f));
         }
     }
     return w;

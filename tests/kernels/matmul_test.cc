@@ -109,8 +109,7 @@ TEST_P(Matmul, ExtremesDoNotSaturate) {
             std::fill(w.begin(), w.end(), static_cast<std::byte>(fill));
             for (size_t at = 0; at < w.size(); at += type().block_bytes) {
                 for (const size_t offset : half_offsets(type().type)) {
-                    const uint16_t one = 0x3c00;
-                    std::memcpy(w.data() + at + offset, &one, sizeof one);
+                    put_half(type().type, w.data() + at, offset, 0x3c00);  // one
                 }
             }
         }
@@ -146,6 +145,7 @@ TEST_P(Matmul, NonFiniteActivationsPoisonTheirTokenOnly) {
 }
 
 TEST_P(Matmul, NonFiniteWeightsPoisonTheirRowOnly) {
+    if (type().type == Type::kMXFP4) return;  // has no infinite scales
     const size_t k = 512, rows = 9;
     const std::vector<std::byte> packed = random_packed(k, 5);
     for (const uint16_t bad : {0x7c00, 0x7e00, 0xfc00}) {
@@ -158,7 +158,7 @@ TEST_P(Matmul, NonFiniteWeightsPoisonTheirRowOnly) {
                                                                                : 0xff80)
                                        : bad;
             const size_t within = type().type == Type::kF32 ? 2 : offset;  // the upper half of a float
-            std::memcpy(w.data() + 4 * bytes + type().block_bytes + within, &value, sizeof value);
+            put_half(type().type, w.data() + 4 * bytes + type().block_bytes, within, value);
         }
         for (const size_t tokens : {1, 5}) {
             std::vector<float> y(rows * tokens);
@@ -180,7 +180,7 @@ TEST_P(Matmul, SubnormalScalesCount) {
                 const uint32_t tiny = small;
                 std::memcpy(w.data() + at, &tiny, sizeof tiny);
             } else {
-                std::memcpy(w.data() + at + offset, &small, sizeof small);
+                put_half(type().type, w.data() + at, offset, small);
             }
         }
     }

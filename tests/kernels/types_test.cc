@@ -17,7 +17,7 @@ TEST(Types, TraitsOfEveryTypeNumber) {
         EXPECT_EQ(&traits(t->type), t);
     }
     EXPECT_EQ(known, all_traits().size());
-    EXPECT_EQ(known, 13u);
+    EXPECT_EQ(known, 25u);
     EXPECT_EQ(find_traits(0xffffffffu), nullptr);
     EXPECT_EQ(find_traits(4), nullptr);  // retired from the format
 }
@@ -44,6 +44,18 @@ TEST(Types, BitsPerWeight) {
     EXPECT_EQ(bits(Type::kQ4_K), 4.5);
     EXPECT_EQ(bits(Type::kQ5_K), 5.5);
     EXPECT_EQ(bits(Type::kQ6_K), 6.5625);
+    EXPECT_EQ(bits(Type::kIQ1_S), 1.5625);
+    EXPECT_EQ(bits(Type::kTQ1_0), 1.6875);
+    EXPECT_EQ(bits(Type::kIQ1_M), 1.75);
+    EXPECT_EQ(bits(Type::kIQ2_XXS), 2.0625);
+    EXPECT_EQ(bits(Type::kTQ2_0), 2.0625);
+    EXPECT_EQ(bits(Type::kIQ2_XS), 2.3125);
+    EXPECT_EQ(bits(Type::kIQ2_S), 2.5625);
+    EXPECT_EQ(bits(Type::kIQ3_XXS), 3.0625);
+    EXPECT_EQ(bits(Type::kIQ3_S), 3.4375);
+    EXPECT_EQ(bits(Type::kIQ4_XS), 4.25);
+    EXPECT_EQ(bits(Type::kMXFP4), 4.25);
+    EXPECT_EQ(bits(Type::kIQ4_NL), 4.5);
 }
 
 TEST(Activations, FormForWeights) {

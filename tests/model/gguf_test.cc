@@ -282,8 +282,10 @@ TEST(Gguf, MalformedTensors) {
     EXPECT_EQ(one({8}, 0, 0, 32), "");
     EXPECT_THAT(one({8}, 4, 0, 32),
                 HasSubstr("tensor 't' has type 4, which is not supported; these are: F32"));
-    EXPECT_THAT(one({8}, 23, 0, 32), HasSubstr("type 23 (IQ4_XS)"));
+    EXPECT_THAT(one({8}, 40, 0, 32), HasSubstr("type 40 (NVFP4)"));
     EXPECT_THAT(one({8}, 0xffffffff, 0, 32), HasSubstr("type 4294967295"));
+    EXPECT_THAT(one({128}, 23, 0, 136), HasSubstr("rows of 128, which blocks of 256 (IQ4_XS) do not divide"));
+    EXPECT_EQ(one({256}, 23, 0, 136), "");
     EXPECT_THAT(one({33}, 2, 0, 64), HasSubstr("rows of 33, which blocks of 32 (Q4_0) do not divide"));
     EXPECT_THAT(one({8}, 0, 4, 64), HasSubstr("no multiple of the alignment of 32"));
     EXPECT_THAT(one({8}, 0, 32, 32), HasSubstr("the file is truncated"));
