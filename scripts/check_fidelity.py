@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds weir's answers to llama.cpp's: perplexity of every quantised type, and what rounded activations cost.
 
-usage: check_fidelity.py WEIR MATERIAL [--libraries FOLDER] [--smollm2 FILE] [--types Q8_0,Q4_K_M] [--kl] [--windows N] [-t N]
+usage: check_fidelity.py WEIR MATERIAL [--libraries FOLDER] [--smollm2 FILE] [--types Q8_0,Q4_K_M] [--kl] [--windows N]
+                         [--keep FILE] [-t N]
 
 MATERIAL is the folder of test models, with text/ and expected/. Two parts, each only where what it needs is given:
 --libraries: where the prebuilt llama.cpp lies (bench/peers/llama_cpp_quantize.py says where from). The float model in MATERIAL
@@ -9,8 +10,12 @@ MATERIAL is the folder of test models, with text/ and expected/. Two parts, each
     are compared), and weir's perplexity may be 0.1 % above llama.cpp's. --kl adds the KL divergence from the float model.
 --smollm2: the KL divergence over the whole vocabulary of the product's activations from float ones on the same weights, on
     both texts; llama.cpp's, in expected/kl.json, is the bound.
+The whole of the first part takes some twenty minutes of a core. --keep writes each answer to a file, and does not ask again for
+what is in it from the very same program: a run that was broken off goes on, and parts come together.
 Exit status 1 where a bound is broken."""
 import argparse
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -31,6 +36,7 @@ def parse_arguments():
     parser.add_argument('--types', help='of the first part (default: all that there are figures for)')
     parser.add_argument('--kl', action='store_true')
     parser.add_argument('--windows', help='fewer, for a quick look: what is then compared is not the same')
+    parser.add_argument('--keep', type=pathlib.Path, help='answers so far: a line of JSON for each')
     parser.add_argument('-t', '--threads', default='2')
     return parser.parse_args()
 
@@ -44,6 +50,42 @@ def perplexity(options, model, text, *more):
     return json.loads(done.stdout), ''
 
 
+class Answers:
+    """What a program has said before, by type, text and further arguments."""
+
+    def __init__(self, options):
+        self.options = options
+        self.program = hashlib.sha256(pathlib.Path(options.weir).read_bytes()).hexdigest() if options.keep else ''
+        self.kept = {}
+        if options.keep and options.keep.exists():
+            for line in options.keep.read_text().splitlines():
+                entry = json.loads(line)
+                if entry['program'] == self.program:
+                    self.kept[tuple(entry['question'])] = entry['answer']
+
+    def ask(self, kind, make_model, text, *more):
+        question = (kind, text.name, *more)
+        if question in self.kept:
+            return self.kept[question], ''
+        said, why = perplexity(self.options, make_model(), text, *more)
+        if said is not None and self.options.keep:
+            with self.options.keep.open('a') as file:
+                print(json.dumps({'program': self.program, 'question': question, 'answer': said}), file=file)
+        return said, why
+
+
+def quantised(options, source, folder, row):
+    """The model of a type, made where it is not there; the float model itself for F16."""
+    kind = row['type']
+    model = source if kind == 'F16' else folder / f'{kind}.gguf'
+    if not model.exists():
+        subprocess.run([sys.executable, pathlib.Path(__file__).parent.parent / 'bench/peers/llama_cpp_quantize.py',
+                        options.libraries, source, model, kind], check=True)
+    if os.path.getsize(model) != row['bytes']:
+        sys.exit(f'{kind}: the file has {os.path.getsize(model)} bytes and the figures are of one of {row["bytes"]}')
+    return model
+
+
 def windows(options, usual):
     return ['--windows', options.windows] if options.windows else usual
 
@@ -54,22 +96,16 @@ def check_types(options):
     expected = json.loads((options.material / 'expected/perplexity.json').read_text())['results']
     distances = {(r['type'], r['text']): r['kl_mean'] for r in json.loads((options.material / 'expected/kl.json').read_text())['results']}
     wanted = options.types.split(',') if options.types else None
+    answers = Answers(options)
     print(f'{"type":8} {"text":20} {"llama.cpp":>10} {"weir":>10} {"ratio":>8}   KL from the float model: llama.cpp, weir')
     with tempfile.TemporaryDirectory() as folder:
         for row in expected:
             kind, text = row['type'], options.material / 'text' / row['text']
             if wanted and kind not in wanted:
                 continue
-            model = source
-            if kind != 'F16':
-                model = pathlib.Path(folder) / f'{kind}.gguf'
-                if not model.exists():
-                    subprocess.run([sys.executable, pathlib.Path(__file__).parent.parent / 'bench/peers/llama_cpp_quantize.py',
-                                    options.libraries, source, model, kind], check=True)
-            if os.path.getsize(model) != row['bytes']:
-                sys.exit(f'{kind}: the file has {os.path.getsize(model)} bytes and the figures are of one of {row["bytes"]}')
             compare = ['--kl', str(source)] if options.kl and kind != 'F16' else []
-            said, why = perplexity(options, model, text, *compare, *windows(options, []))
+            said, why = answers.ask(kind, functools.partial(quantised, options, source, pathlib.Path(folder), row), text, *compare,
+                                    *windows(options, []))
             if said is None:
                 print(f'{kind:8} {row["text"]:20} {row["ppl"]:10.4f} {"refused":>10}            {why}', flush=True)
                 yield False
