@@ -33,6 +33,7 @@ float softmax_piece(float* x, size_t n, float* max, float* sum);
 
 void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
                   size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride);
+void unpack_panels(Type type, const void* panels, float* dst, size_t n);
 
 void matmul_nested(Level level, Activation a, const NestedRows& w, size_t rows, size_t k, const void* x,
                    size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);

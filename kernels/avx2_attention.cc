@@ -1,5 +1,5 @@
 // Products of a few float rows with a matrix whose columns lie side by side: what attention computes of queries and keys,
-// and of weights and values.
+// and of weights and values; and how quantised keys become floats.
 #include <immintrin.h>
 
 #include "kernels/avx2.h"
@@ -77,6 +77,30 @@ void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, con
         multiply<LoadF16>(x, x_stride, tokens, {at, 2 * row_stride, 2 * panel_stride}, k, n, y, y_stride);
     } else {
         multiply<LoadF32>(x, x_stride, tokens, {at, 4 * row_stride, 4 * panel_stride}, k, n, y, y_stride);
+    }
+}
+
+void unpack_panels(Type type, const void* panels, float* dst, size_t n) {
+    const char* at = static_cast<const char*>(panels);
+    const auto put = [](float* to, __m256 scale, __m128i codes) __attribute__((always_inline)) {
+        _mm256_storeu_ps(to, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))));
+    };
+    const auto codes_at = [](const char* p) __attribute__((always_inline)) {
+        return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    };
+    for (size_t i = 0; i < n; i += 32 * 8, dst += 32 * 8) {
+        const __m256 scale = LoadF16::eight(at);
+        at += 16;
+        if (type == Type::kQ8_0) {
+            for (size_t e = 0; e < 32; ++e, at += 8) put(dst + 8 * e, scale, codes_at(at));
+            continue;
+        }
+        const __m128i nibble = _mm_set1_epi8(15), middle = _mm_set1_epi8(8);
+        for (size_t e = 0; e < 16; ++e, at += 8) {
+            const __m128i both = codes_at(at);
+            put(dst + 8 * e, scale, _mm_sub_epi8(_mm_and_si128(both, nibble), middle));
+            put(dst + 8 * (e + 16), scale, _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(both, 4), nibble), middle));
+        }
     }
 }
 

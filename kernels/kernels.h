@@ -71,6 +71,10 @@ struct KernelSet {
     void (*multiply_add)(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
                          size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride);
 
+    // dst[n] floats from panels of eight quantised rows (see panels.h): element i of row r of a panel goes to [i * 8 + r] of its
+    // part. Types: Q8_0, Q4_0; n a multiple of 256. Exact: a half times a code fits a float.
+    void (*unpack_panels)(Type type, const void* panels, float* dst, size_t n);
+
     // The next n >= 1 values of a softmax that is computed piece by piece (Milakov & Gimelshein 2018): x[i] = exp(x[i] -
     // m), where m is the larger of *max and the largest x. Returns f = exp(*max - m), which everything made with the old
     // *max is to be multiplied with; *sum = *sum * f + sum of the new x; *max = m. Begins with -infinity and 0.

@@ -15,6 +15,7 @@ void quantize(Activation a, const float* x, size_t k, void* out);
 void dequantize(Type type, const void* src, float* dst, size_t n);
 void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, const void* b, size_t row_stride,
                   size_t panel_stride, size_t k, size_t n, float* y, size_t y_stride);
+void unpack_panels(Type type, const void* panels, float* dst, size_t n);
 
 // matmul() for float activations, and for the integer forms by each instruction set.
 void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes, size_t tokens,

@@ -1,5 +1,5 @@
 // Products of a few float rows with a matrix whose columns lie side by side: what attention computes of queries and
-// keys, and of weights and values.
+// keys, and of weights and values; and how quantised keys become floats.
 #include <arm_neon.h>
 
 #include <cstring>
@@ -81,6 +81,27 @@ void multiply_add(Type type, const float* x, size_t x_stride, size_t tokens, con
         multiply<LoadF16>(x, x_stride, tokens, {at, 2 * row_stride, 2 * panel_stride}, k, n, y, y_stride);
     } else {
         multiply<LoadF32>(x, x_stride, tokens, {at, 4 * row_stride, 4 * panel_stride}, k, n, y, y_stride);
+    }
+}
+
+void unpack_panels(Type type, const void* panels, float* dst, size_t n) {
+    const auto* at = static_cast<const uint8_t*>(panels);
+    const auto put = [](float* to, const Eight& scale, int8x8_t codes) __attribute__((always_inline)) {
+        store(to, mul(scale, floats_of(vmovl_s8(codes))));
+    };
+    for (size_t i = 0; i < n; i += 32 * 8, dst += 32 * 8) {
+        const Eight scale = LoadF16::eight(reinterpret_cast<const char*>(at));
+        at += 16;
+        if (type == Type::kQ8_0) {
+            for (size_t e = 0; e < 32; ++e, at += 8) put(dst + 8 * e, scale, vreinterpret_s8_u8(vld1_u8(at)));
+            continue;
+        }
+        const int8x8_t middle = vdup_n_s8(8);
+        for (size_t e = 0; e < 16; ++e, at += 8) {
+            const uint8x8_t both = vld1_u8(at);
+            put(dst + 8 * e, scale, vsub_s8(vreinterpret_s8_u8(vand_u8(both, vdup_n_u8(15))), middle));
+            put(dst + 8 * (e + 16), scale, vsub_s8(vreinterpret_s8_u8(vshr_n_u8(both, 4)), middle));
+        }
     }
 }
 

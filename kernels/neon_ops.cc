@@ -227,6 +227,7 @@ constexpr KernelSet table(const char* name) {
         .f16_to_f32 = f16_to_f32,
         .softmax = softmax,
         .multiply_add = multiply_add,
+        .unpack_panels = unpack_panels,
         .softmax_piece = softmax_piece,
         .matmul_nested = scalar::matmul_nested,
         .dequantize_nested = scalar::dequantize_nested,

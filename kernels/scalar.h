@@ -27,6 +27,8 @@ void matmul_nested(Level level, Activation a, const NestedRows& w, size_t rows, 
                    size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
 void dequantize_nested(Level level, const NestedRows& row, float* dst, size_t k);
 
+void unpack_panels(Type type, const void* panels, float* dst, size_t n);
+
 extern const KernelSet kKernels;
 
 }  // namespace weir::kernels::scalar

@@ -115,6 +115,7 @@ const KernelSet kKernels = {
     .f16_to_f32 = f16_to_f32,
     .softmax = softmax,
     .multiply_add = multiply_add,
+    .unpack_panels = unpack_panels,
     .softmax_piece = softmax_piece,
     .matmul_nested = matmul_nested,
     .dequantize_nested = dequantize_nested,

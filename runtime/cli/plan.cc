@@ -268,10 +268,7 @@ Command add_plan(CLI::App& app) {
     command->add_option("-t,--threads", run.threads, "decode threads (default: physical cores)")->check(whole_number(1, 256));
     command->add_option("-b,--batch-size", run.batch, "tokens of the prompt computed together at most; a shorter prompt takes less memory")
         ->capture_default_str()->check(whole_number(1, 512));
-    command->add_option_function<std::string>("--kv-type", [&run](const std::string& text) {
-        if (text != "f16" && text != "f32") throw CLI::ValidationError("--kv-type", text + " is none of f16|f32");
-        run.kv_type = text == "f16" ? KvType::kF16 : KvType::kF32;
-    }, "of the KV cache (default: f16)")->type_name("f16|f32");
+    add_cache_options(*command, &run.kv_type);
     command->add_option_function<std::string>("--tiers", [options](const std::string& text) { options->tiers = parse_tiers(text); },
                                               "shares of the budget in per cent for activations with the KV cache and for weights: what that would cost")
         ->type_name("A,W");

@@ -28,6 +28,14 @@ void add_choice(CLI::App& parser, const std::string& name, T* value, const std::
 
 }  // namespace
 
+void add_cache_options(CLI::App& parser, KvType* type) {
+    std::map<std::string, kernels::Type> types;
+    for (const kernels::Type t : kCacheTypes) types[cache_type_name(t)] = t;
+    add_choice<kernels::Type>(parser, "--cache-type-k", &type->keys, types, "of keys in the KV cache (default: f16)");
+    add_choice<kernels::Type>(parser, "--cache-type-v", &type->values, types, "of values in the KV cache (default: f16)");
+    for (const char* name : {"--cache-type-k", "--cache-type-v"}) parser.get_option(name)->group(kMemory);
+}
+
 void add_engine_options(CLI::App& parser, RunOptions* o) {
     const auto size_option = [&](const char* name, std::optional<SizeArg>* to, const char* what) {
         parser.add_option_function<std::string>(name, [name, to](const std::string& text) { *to = parse_size(text, name); },
@@ -42,8 +50,7 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
                            {{"uffd", PagingMode::kUffd}, {"advised", PagingMode::kAdvised}, {"mmap", PagingMode::kMmap}, {"resident", PagingMode::kResident}},
                            "uffd (default): our own paging; advised: ours by advice to the kernel, where userfaultfd is not to be had; mmap: the kernel's; resident: all weights in memory");
     parser.get_option("--paging")->group(kMemory);
-    add_choice<KvType>(parser, "--kv-type", &o->kv_type, {{"f16", KvType::kF16}, {"f32", KvType::kF32}}, "of the KV cache (default: f16)");
-    parser.get_option("--kv-type")->group(kMemory);
+    add_cache_options(parser, &o->kv_type);
     add_choice<bool>(parser, "--gates", &o->store.gates, {{"on", true}, {"off", false}},
                      "off: weights that are not here fault instead of being waited for");
     parser.get_option("--gates")->group(kMemory);

@@ -54,6 +54,9 @@ void add_engine_options(CLI::App& parser, RunOptions* options);
 // And the others of `weir run`.
 void add_run_options(CLI::App& parser, RunOptions* options);
 
+// --cache-type-k, --cache-type-v
+void add_cache_options(CLI::App& parser, KvType* type);
+
 // What the parser cannot check: a prompt there must be, one only. Throws UsageError.
 void check_run_options(const RunOptions& options);
 

@@ -67,7 +67,7 @@ void print_configuration(const RunReport& r) {
     const StoreStats& s = r.store;
     std::fprintf(stderr, "weir: model=%s layers=%zu dim=%zu weights=%.1fMiB threads=%zu kernels=%s activations=%s context=%zu kv=%s\n",
                  r.options->model.c_str(), r.config->n_layers, r.config->dim, in_mib(s.weights_bytes), r.threads, r.kernels,
-                 activations_name(*r.options), r.context, kv_type_name(r.options->kv_type));
+                 activations_name(*r.options), r.context, kv_type_name(r.options->kv_type).c_str());
     std::fprintf(stderr, "weir: paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
     if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",

@@ -444,6 +444,10 @@ void Forward::append_row(size_t index, size_t kv_head, size_t token) {
     const size_t head_dim = model_.config.head_dim;
     float* const k = buffers_.k + (token * model_.config.n_kv_heads + kv_head) * head_dim;
     const float* const v = buffers_.v + (token * model_.config.n_kv_heads + kv_head) * head_dim;
+    // A quantised row does not say that an element was not finite.
+    if (!std::isfinite(kernels_.dot_f32(k, k, head_dim) + kernels_.dot_f32(v, v, head_dim))) {
+        report_not_finite(attention_stage(index));
+    }
     rotate(k, token, model_.layers[index].attention.rope);
     append_to_cache(kernels_, *places_[token].cache, index, kv_head, places_[token].position, head_dim, k, v);
 }

@@ -126,7 +126,7 @@ TEST_F(Program, PlanTellsWhatARunWillTake) {
     expect_refusal(with({"--ram", "8M"}), 2, "does not hold");
     expect_refusal(with({"--tiers", "60"}), 2, "60,25");
     expect_refusal(with({"--tiers", "60,50"}), 2, "60,25");
-    expect_refusal(with({"--kv-type", "q8"}), 2, "f16");
+    expect_refusal(with({"--cache-type-k", "q8"}), 2, "f16");
     expect_refusal(weir({"plan", path("absent")}), 1, "absent");
 }
 

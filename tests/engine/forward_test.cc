@@ -68,6 +68,15 @@ std::vector<Case> cases() {
             {"mixed", mixed}, {"half", half}, {"q4", q4},   {"both", both}};
 }
 
+double relative_error(const std::vector<float>& truth, const std::vector<float>& logits) {
+    double squares = 0, error = 0;
+    for (size_t i = 0; i < truth.size(); ++i) {
+        squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
+        error += std::pow(static_cast<double>(truth[i]) - static_cast<double>(logits[i]), 2);
+    }
+    return std::sqrt(error / squares);
+}
+
 TEST(Forward, AgreesWithTheReference) {
     for (const Case& c : cases()) {
         SCOPED_TRACE(c.name);
@@ -100,13 +109,8 @@ TEST(Forward, IntegerActivationsAndHalfCacheComeClose) {
         for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kFine, 0.03}}) {
             rough.forms = ActivationForms::all(form);
             const auto logits = Engine(file.path(), rough).logits(ids, 8);
-            double squares = 0, error = 0;
-            for (size_t i = 0; i < truth.size(); ++i) {
-                squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
-                error += std::pow(static_cast<double>(truth[i]) - static_cast<double>(logits[i]), 2);
-            }
-            EXPECT_LT(std::sqrt(error / squares), limit);
-            EXPECT_GT(error, 0);
+            EXPECT_LT(relative_error(truth, logits), limit);
+            EXPECT_GT(relative_error(truth, logits), 0);
         }
     }
 }
@@ -116,10 +120,17 @@ TEST(Forward, LogitsDoNotDependOnBatchesOrThreads) {
         SCOPED_TRACE(c.name);
         const TinyModelFile file(c.shape);
         const auto ids = random_ids(37, c.shape.n_vocab, 9);
-        for (const auto& [kv_type, form] : {std::pair{KvType::kF16, Activation::kF32},
-                                            {KvType::kF32, Activation::kF32},
-                                            {KvType::kF16, Activation::kInt8},
-                                            {KvType::kF16, Activation::kFine}}) {
+        std::vector<std::pair<KvType, Activation>> kinds = {{KvType::kF16, Activation::kF32},
+                                                            {KvType::kF32, Activation::kF32},
+                                                            {KvType::kF16, Activation::kInt8},
+                                                            {KvType::kF16, Activation::kFine}};
+        if (c.shape.dim / c.shape.n_heads % 32 == 0) {
+            kinds.insert(kinds.end(), {{KvType::kQ8_0, Activation::kFine},
+                                       {KvType::kQ4_0, Activation::kF32},
+                                       {{Type::kQ8_0, Type::kF16}, Activation::kInt8},
+                                       {{Type::kF32, Type::kQ4_0}, Activation::kInt8}});
+        }
+        for (const auto& [kv_type, form] : kinds) {
             EngineOptions options;
             options.kv_type = kv_type;
             options.forms = ActivationForms::all(form);
@@ -134,6 +145,69 @@ TEST(Forward, LogitsDoNotDependOnBatchesOrThreads) {
                     ASSERT_EQ(0, std::memcmp(expected.data(), logits.data(), expected.size() * sizeof(float)))
                         << threads << " threads, passes of " << chunk << ", " << kv_type_name(kv_type);
                 }
+            }
+        }
+    }
+}
+
+// Rounded keys and values cost what their bits say, and no more.
+TEST(Forward, QuantisedCachesComeClose) {
+    TinyShape shape;
+    shape.dim = 256;
+    shape.ffn_dim = 512;
+    shape.n_ctx = 200;
+    for (const size_t n_heads : {8, 1}) {  // heads of 32, and one of 256: more than an unpacked piece of a tile
+        shape.n_heads = n_heads;
+        shape.n_kv_heads = n_heads == 1 ? 1 : 2;
+        const TinyModelFile file(shape);
+        const auto ids = random_ids(150, shape.n_vocab, 8);
+        EngineOptions options;
+        options.max_batch = options.logit_rows = options.n_ctx = ids.size();
+        const auto truth = Engine(file.path(), options).logits(ids, ids.size());
+        std::vector<double> errors;
+        for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType{Type::kQ8_0, Type::kQ4_0}, KvType::kQ4_0}) {
+            options.kv_type = type;
+            const auto logits = Engine(file.path(), options).logits(ids, ids.size());
+            errors.push_back(relative_error(truth, logits));
+            std::printf("heads of %zu, cache of %s: relative error %.2e\n", shape.dim / n_heads, kv_type_name(type).c_str(),
+                        errors.back());
+        }
+        EXPECT_LT(errors[0], 1e-3);
+        EXPECT_LT(errors[1], 0.02);
+        EXPECT_LT(errors[3], 0.3);
+        EXPECT_TRUE(std::is_sorted(errors.begin(), errors.end()));
+    }
+}
+
+TEST(Forward, QuantisedCachesWantWholeBlocks) {
+    const TinyModelFile file({});  // heads of 16
+    EngineOptions options;
+    options.kv_type = {Type::kF16, Type::kQ8_0};
+    try {
+        Engine(file.path(), options);
+        FAIL() << "no error";
+    } catch (const UsageError& e) {
+        EXPECT_NE(std::string(e.what()).find("values of q8_0"), std::string::npos) << e.what();
+    }
+}
+
+// A rounded block has no way to say that one of its elements was not a number.
+TEST(Forward, NotANumberInAQuantisedCacheNamesTheLayer) {
+    TinyShape shape;
+    shape.dim = 256;
+    shape.nan_layer = 1;
+    shape.nan_part = "attn_v.weight";
+    const TinyModelFile file(shape);
+    for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kQ4_0}) {
+        for (const size_t chunk : {1, 6}) {
+            EngineOptions options;
+            options.kv_type = type;
+            Engine engine(file.path(), options);
+            try {
+                engine.logits(random_ids(6, shape.n_vocab, 12), chunk);
+                FAIL() << "no error";
+            } catch (const Error& e) {
+                EXPECT_NE(std::string(e.what()).find("layer 1 (attention)"), std::string::npos) << e.what();
             }
         }
     }
@@ -154,7 +228,7 @@ TEST(Forward, LogitsAreTheSameForBatchesOf1To17And512) {
         EngineOptions options;
         options.max_batch = options.logit_rows = 512;
         options.n_ctx = ids.size();
-        options.kv_type = KvType::kF16;
+        options.kv_type = body == Type::kQ8_0 ? KvType::kQ8_0 : KvType::kF16;
         options.forms = ActivationForms::product();
         const auto expected = Engine(file.path(), options).logits(ids, 512);
         for (const size_t threads : {1, 2}) {

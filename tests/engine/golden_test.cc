@@ -194,6 +194,24 @@ TEST(Golden, SmolLm2IsNoFartherFromTheTruthThanLlamaCpp) {
     EXPECT_LE(f.mean_kl, kLlamaCppKl / 2);
 }
 
+// What rounded keys and values cost on the traces, everything else alike: less than llama.cpp's activations cost it.
+TEST(Golden, SmolLm2WithAQuantisedCacheStaysClose) {
+    const auto figures = shared_file("models/expected/smollm2-q4_1.json");
+    if (!require_material(smollm2_file()) || !require_material(figures)) return;
+    const json expected = read_json(figures);
+    EngineOptions o = options(ActivationForms::product());
+    o.kv_type = KvType::kF16;
+    Engine half(smollm2_file().string(), o);
+    o.kv_type = KvType::kQ8_0;
+    Engine engine(smollm2_file().string(), o);
+    const Fidelity f = measure(engine, expected, 0.5, &half);
+    std::printf("KV cache of q8_0: KL to f16 %.6f nats, mean distance of the eight highest logits to the truth %.4f\n", f.mean_kl,
+                f.mean_distance);
+    EXPECT_GT(f.mean_kl, 0);
+    EXPECT_LE(f.mean_kl, kLlamaCppKl);
+    EXPECT_LE(f.mean_distance, expected.at("mean_abs_logit_distance_to_f32").get<double>());
+}
+
 // Follows the F32 twin's answers, each up to a step whose first two logits are all but equal.
 void expect_f32_answers(Engine& engine, const json& expected) {
     for (const json& c : expected.at("cases")) {

@@ -129,7 +129,7 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
             return;
         }
         const float wider = kind == "attn_q.weight" || kind == "attn_k.weight" || kind == "ffn_gate_inp.weight" ? 2 : 1;
-        const bool nan = kind == "ffn_up.weight" && static_cast<int>(layer) == shape.nan_layer;
+        const bool nan = kind == shape.nan_part && static_cast<int>(layer) == shape.nan_layer;
         const Type type = kind.starts_with("ffn_down") ? shape.down : kind == "ffn_gate_inp.weight" ? Type::kF32 : shape.body;
         plan(name, type, part.cols, part.rows, 0, wider * spread(part.cols), nan, part.experts);
     };
@@ -157,7 +157,7 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
         for (uint64_t r = 0; r < p.rows; ++r) {
             row.resize(p.cols);
             for (float& value : row) value = p.mean + p.deviation * normal(random);
-            if (p.nan && r == 0) row[0] = std::numeric_limits<float>::quiet_NaN();
+            if (p.nan && r + 1 == p.rows) row[0] = std::numeric_limits<float>::quiet_NaN();
             kernels::quantize_weights(p.type, row.data(),
                                       bytes.data() + writer.tensor_offset(p.index) + r * kernels::row_bytes(p.type, p.cols),
                                       p.cols);

@@ -39,7 +39,8 @@ struct TinyShape {
     std::optional<bool> expert_weights_norm;  // no value: no key
     float expert_weights_scale = 0;
     size_t expert_gating = 0;
-    int nan_layer = -1;   // one weight of this layer's ffn_up is NaN (body F32)
+    int nan_layer = -1;   // one weight of this layer's nan_part is NaN (body F32)
+    std::string nan_part = "ffn_up.weight";
     std::string chat_template;
     uint32_t seed = 1;
 };

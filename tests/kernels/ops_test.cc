@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/panels.h"
 #include "tests/kernels/fixture.h"
 
 namespace weir::test {
@@ -189,6 +190,46 @@ TEST_P(Ops, MultiplyAddIsOneChain) {
             }
         }
     }
+}
+
+// Eight rows of their own scales through a panel are what each is by itself, whichever came first.
+TEST_P(Ops, PanelsOfQuantisedRows) {
+    for (const Type type : {Type::kQ8_0, Type::kQ4_0}) {
+        for (const size_t n : {32, 64, 96, 256}) {
+            const Guarded<std::byte> panel(std::vector<std::byte>(8 * row_bytes(type, n), std::byte{0x5a}));
+            const GuardedBytes got(8 * n * sizeof(float));
+            std::vector<float> want(8 * n);
+            for (const size_t r : {3, 0, 7, 1, 2, 6, 4, 5}) {
+                const Guarded<float> values(random_floats(n, r == 6 ? 1e-7f : static_cast<float>(r * r) + 0.5f, rng_));
+                if (r == 5) values.get()[1] = 1e30f;  // a scale of infinity
+                const GuardedBytes row(row_bytes(type, n));
+                quantize_weights(type, values.get(), row.data(), n);
+                place_in_panel(type, row.data(), n, r, panel.data());
+                std::vector<float> floats(n);
+                select_kernels("scalar")->dequantize(type, row.data(), floats.data(), n);
+                for (size_t i = 0; i < n; ++i) want[8 * i + r] = floats[i];
+            }
+            set().unpack_panels(type, panel.data(), got.as<float>(), 8 * n);
+            for (size_t i = 0; i < 8 * n; ++i) {
+                if (std::isnan(want[i])) {
+                    ASSERT_TRUE(std::isnan(got.as<float>()[i])) << n << ' ' << i;
+                } else {
+                    ASSERT_EQ(got.as<float>()[i], want[i]) << n << ' ' << i;
+                }
+            }
+        }
+    }
+}
+
+TEST_P(Ops, PanelsOfFloats) {
+    const std::vector<float> row = random_floats(24, 1.0f, rng_);
+    const Guarded<float> panel(std::vector<float>(8 * 24, 7.0f));
+    place_in_panel(Type::kF32, row.data(), 24, 5, panel.get());
+    for (size_t i = 0; i < 8 * 24; ++i) EXPECT_EQ(panel.get()[i], i % 8 == 5 ? row[i / 8] : 7.0f);
+    std::vector<uint16_t> halves(24), in_panel(8 * 24);
+    set().f32_to_f16(row.data(), 24, halves.data());
+    place_in_panel(Type::kF16, halves.data(), 24, 2, in_panel.data());
+    for (size_t i = 0; i < 24; ++i) EXPECT_EQ(in_panel[8 * i + 2], halves[i]);
 }
 
 TEST_P(Ops, SoftmaxInPieces) {
