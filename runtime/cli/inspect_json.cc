@@ -81,6 +81,10 @@ std::string inspect_json(const GgufFile& file, const InspectReport& report) {
     if (!report.config) out["reason"] = report.reason;
     out["tensor_bytes"] = report.tensor_bytes;
     out["bytes_per_token"] = report.config ? Json(report.bytes_per_token) : Json(nullptr);
+    Json& cache = out["kv_bytes_per_token"] = Json::object();
+    for (const CacheSize& size : report.kv_cache) cache[size.type] = size.bytes_per_token;
+    out["window_layers"] = report.window_layers;
+    out["window"] = report.window_layers == 0 ? Json(nullptr) : Json(report.config->window);
     out["extents"] = nullptr;
     if (report.walk) {
         const WalkSummary& w = *report.walk;

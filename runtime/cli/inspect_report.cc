@@ -7,6 +7,7 @@
 
 #include "pager/layout.h"
 #include "pager/system.h"
+#include "runtime/engine/kv_cache.h"
 #include "runtime/error.h"
 #include "runtime/model/model_map.h"
 
@@ -52,6 +53,15 @@ WalkSummary summarise_walk(const GgufFile& file, const ModelConfig& config) {
     return walk;
 }
 
+void add_cache_sizes(const ModelConfig& config, InspectReport* report) {
+    for (const kernels::Type type : kCacheTypes) {
+        if (config.head_dim % kernels::traits(type).block_elements != 0) continue;
+        constexpr size_t n = KvCache::kPanel;
+        report->kv_cache.push_back({cache_type_name(type), KvCache::bytes(config, {type, type}, n, n) / n});
+    }
+    for (size_t layer = 0; layer < config.n_layers; ++layer) report->window_layers += config.has_window(layer) ? 1 : 0;
+}
+
 }  // namespace
 
 InspectReport make_report(const GgufFile& file) {
@@ -65,7 +75,10 @@ InspectReport make_report(const GgufFile& file) {
         if (report.reason.compare(0, prefix.size(), prefix) == 0) report.reason.erase(0, prefix.size());
     }
 
-    if (report.config) report.walk = summarise_walk(file, *report.config);
+    if (report.config) {
+        report.walk = summarise_walk(file, *report.config);
+        add_cache_sizes(*report.config, &report);
+    }
 
     std::map<Place, Group> layers;
     std::map<kernels::Type, Group> types;

@@ -27,10 +27,18 @@ struct WalkSummary {
     size_t head_extents = 0;      // that hold a part of the head
 };
 
+// What a KV cache takes of each type that fits the model's heads.
+struct CacheSize {
+    std::string type;
+    uint64_t bytes_per_token = 0;  // in layers that see the whole context
+};
+
 struct InspectReport {
     std::optional<ModelConfig> config;
     std::string reason;            // where there is no config: why weir cannot run this file
     std::optional<WalkSummary> walk;  // where there is a config
+    std::vector<CacheSize> kv_cache;  // likewise
+    size_t window_layers = 0;      // that keep a window and a batch only
     std::vector<Group> layers;     // embedding, blk.0 ..., head, other; in order of execution
     std::vector<Group> types;      // the largest first
     uint64_t tensor_bytes = 0;     // sum over all tensors

@@ -106,6 +106,16 @@ std::string rope_line(const ModelConfig& c, bool has_factors) {
     return out + ", RMS epsilon " + number(c.rms_eps);
 }
 
+std::string cache_line(const InspectReport& report) {
+    std::string out;
+    for (const CacheSize& size : report.kv_cache) {
+        out += (out.empty() ? "" : ", ") + format_bytes(size.bytes_per_token) + " a token in " + size.type;
+    }
+    if (report.window_layers == 0) return out;
+    return out + "; " + std::to_string(report.window_layers) + " of " + count(report.config->n_layers, "layer", "layers") +
+           " keep a window of " + std::to_string(report.config->window) + " only";
+}
+
 std::string shape(const GgufTensor& tensor) {
     std::string out;
     for (uint32_t d = 0; d < tensor.n_dims; ++d) {
@@ -129,6 +139,7 @@ std::string inspect_text(const GgufFile& file, const InspectReport& report) {
         head.push_back({"model", model_line(*report.config)});
         head.push_back({"rope", rope_line(*report.config, file.find_tensor("rope_freqs.weight") != nullptr)});
         head.push_back({"per token", format_bytes(report.bytes_per_token) + " of weights"});
+        head.push_back({"KV cache", cache_line(report)});
         const WalkSummary& w = *report.walk;
         head.push_back({"extents", count(w.extents, "Extent", "Extents") + " of " + format_bytes(w.extent_bytes) + " in " +
                                        count(w.reads, "read", "reads") + ", " + std::to_string(w.head_extents) +

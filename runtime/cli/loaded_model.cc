@@ -45,7 +45,7 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
     for (ModelShare& m : models) {
         const ModelConfig& config = m.model->config;
         const ModelMap map = build_model_map(m.model->file, config, pager::page_size());
-        const BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, KvCache::bytes(config, o.kv_type, m.shape.n_ctx),
+        const BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, KvCache::bytes(config, o.kv_type, m.shape.n_ctx, m.shape.batch),
                                             ActivationBuffers::bytes(config, m.shape));
         m.frame_bytes = map.weights_bytes;  // what it would take; below, what it gets
         walks += map.weights_bytes;
@@ -77,7 +77,7 @@ LoadedModel::LoadedModel(const ModelShare& share, StoreOptions store_options, Kv
           return WeightStore::open(share.model->file, share.model->config, store_options);
       }()),
       model(bind_model(share.model->file, share.model->config, *store)),
-      cache(share.model->config, kv_type, share.shape.n_ctx),
+      cache(share.model->config, kv_type, share.shape.n_ctx, share.shape.batch),
       team(share.shape.workers),
       forward(model, *store, cache, team, kernels, forms, share.shape.batch, share.shape.logit_rows) {}
 

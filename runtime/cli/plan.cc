@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 
@@ -164,14 +165,15 @@ void measure_device(const Options& options, const pager::File& file, uint64_t al
                      " at once, " + (file.direct() ? "direct" : "through the page cache");
 }
 
-TiersOutcome try_tiers(const Tiers& tiers, PlanInput input, uint64_t kv_bytes_per_token) {
+// context_within: the largest context whose KV cache takes so many bytes.
+TiersOutcome try_tiers(const Tiers& tiers, PlanInput input, const std::function<size_t(uint64_t bytes)>& context_within) {
     TiersOutcome out;
     out.tiers = tiers;
     const auto part = [&](double percent) { return static_cast<uint64_t>(static_cast<double>(*input.budget.ram) * percent / 100); };
     out.activations_bytes = part(tiers.activations);
     out.weights_bytes = part(tiers.weights);
     const uint64_t work = input.budget.activations;
-    out.context = out.activations_bytes <= work ? 0 : (out.activations_bytes - work) / kv_bytes_per_token;
+    out.context = out.activations_bytes <= work ? 0 : context_within(out.activations_bytes - work);
     input.budget.weights_ram = out.weights_bytes;
     if (input.budget.kv_cache + work <= out.activations_bytes) out.plan = plan_at(input, *input.budget.ram);
     return out;
@@ -199,7 +201,7 @@ int plan(const Options& options) {
     PlanReport report;
     PlanInput in;
     const BufferShape shape = {o.batch, 1, context, threads};
-    in.budget = budget_input(o, PagingMode::kUffd, map, config, threads, KvCache::bytes(config, o.kv_type, context),
+    in.budget = budget_input(o, PagingMode::kUffd, map, config, threads, KvCache::bytes(config, o.kv_type, context, o.batch),
                              ActivationBuffers::bytes(config, shape));
     if (!in.budget.ram) in.budget.ram = in.budget.limits.sensible();
     in.image_bytes = map.image_bytes;
@@ -240,7 +242,11 @@ int plan(const Options& options) {
         report.fewer_bits.push_back({kernels::traits(other.type).name,
                                      plan_at(with_weights(in, share, seconds_of(other.parts) + meetings_s), *in.budget.ram)});
     }
-    if (options.tiers) report.tiers = try_tiers(*options.tiers, in, KvCache::bytes(config, o.kv_type, 1));
+    if (options.tiers) {
+        report.tiers = try_tiers(*options.tiers, in, [&](uint64_t bytes) {
+            return KvCache::context_within(bytes, config, o.kv_type, kMostContext, o.batch);
+        });
+    }
 
     report.model = o.model;
     report.shape = std::to_string(config.n_layers) + " layers of " + std::to_string(config.dim);
@@ -264,7 +270,7 @@ Command add_plan(CLI::App& app) {
     command->add_option_function<std::string>("--ram", [&run](const std::string& text) { run.ram = parse_size(text, "--ram"); },
                                               "budget of the whole process (default: 80 % of what is available)")->type_name("SIZE|N%");
     command->add_option("-c,--ctx-size", run.context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")
-        ->check(whole_number(0, 1 << 24));
+        ->check(whole_number(0, kMostContext));
     command->add_option("-t,--threads", run.threads, "decode threads (default: physical cores)")->check(whole_number(1, 256));
     command->add_option("-b,--batch-size", run.batch, "tokens of the prompt computed together at most; a shorter prompt takes less memory")
         ->capture_default_str()->check(whole_number(1, 512));

@@ -70,7 +70,7 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
         ->check(CLI::Range(-1LL, 1LL << 31));
     parser.add_option("-c,--ctx-size", o->context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")
-        ->check(CLI::Range(size_t{0}, size_t{1} << 24));
+        ->check(CLI::Range(size_t{0}, kMostContext));
     parser.add_option("-t,--threads", o->threads, "decode threads (default: physical cores)")->check(CLI::Range(size_t{1}, size_t{256}));
     add_choice<bool>(parser, "--adapt-threads", &o->adapt_threads, {{"on", true}, {"off", false}},
                      "on (default): decode with fewer threads while reads bound and that is faster; off: always with all");

@@ -47,6 +47,7 @@ struct RunOptions {
 };
 
 constexpr size_t kDefaultContext = 4 << 10;
+constexpr size_t kMostContext = size_t{1} << 24;
 
 // Adds options to a subcommand's parser; they fill `options`, which must outlive the parse.
 // What every command takes that computes with a model: the file, its memory and paging, activations, --json.

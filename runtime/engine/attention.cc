@@ -10,8 +10,9 @@
 namespace weir {
 namespace {
 
-// Positions of a tile, whose softmax is computed at once.
+// Positions of a tile, whose softmax is computed at once. They lie together, also in a ring.
 constexpr size_t kTile = 64;
+static_assert(KvCache::kUnbroken % kTile == 0);
 
 bool is_quantised(kernels::Type type) { return kernels::traits(type).block_elements != 1; }
 

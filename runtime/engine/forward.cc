@@ -108,6 +108,7 @@ void Forward::lay_out(std::span<const SequencePart> parts) {
 
 std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool next_follows) {
     lay_out(parts);
+    for (const SequencePart& part : parts) part.cache->begin_pass(part.ids.size());
     const Batch batch{ids_, logit_tokens_.size(), next_follows};
     ticket_.store(0, std::memory_order_relaxed);
     broken_stage_.store(kAllFinite, std::memory_order_relaxed);

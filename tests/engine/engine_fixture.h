@@ -20,6 +20,7 @@ struct EngineOptions {
     size_t logit_rows = 64;
     size_t n_ctx = 64;
     KvType kv_type = KvType::kF32;
+    bool rings = true;  // false: layers with a window keep the whole context as well
     ActivationForms forms = ActivationForms::all(kernels::Activation::kF32);
     const char* kernel_set = "";
 };
@@ -35,7 +36,8 @@ class Engine {
         store_options.gates = options.gates;
         store = WeightStore::open(file, config, store_options);
         model = bind_model(file, config, *store);
-        cache = std::make_unique<KvCache>(config, options.kv_type, options.n_ctx);
+        cache = std::make_unique<KvCache>(config, options.kv_type, options.n_ctx,
+                                          options.rings ? options.max_batch : SIZE_MAX);
         team = std::make_unique<Team>(options.threads);
         forward = std::make_unique<Forward>(model, *store, *cache, *team, *kernels::select_kernels(options.kernel_set),
                                             options.forms, options.max_batch, options.logit_rows);

@@ -213,6 +213,76 @@ TEST(Forward, NotANumberInAQuantisedCacheNamesTheLayer) {
     }
 }
 
+// Layers with a window keep a ring of it, round which these go several times: the bits of a cache that keeps everything.
+TEST(Forward, RingsOfWindowsGiveTheSameBits) {
+    TinyShape shape;
+    shape.architecture = "gemma3";
+    shape.n_layers = 7;
+    shape.head_dim = 32;
+    shape.n_kv_heads = 1;
+    shape.tied = true;
+    shape.n_ctx = 400;
+    for (const size_t window : {1, 9, 64, 70}) {
+        shape.window = window;
+        const TinyModelFile file(shape);
+        const auto ids = random_ids(400, shape.n_vocab, 16);
+        for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+            EngineOptions options;
+            options.n_ctx = ids.size();
+            options.kv_type = type;
+            options.rings = false;
+            Engine whole(file.path(), options);
+            const auto expected = whole.logits(ids, 64);
+            options.rings = true;
+            options.threads = 2;
+            for (const size_t batch : {1, 16, 64}) {
+                options.max_batch = batch;
+                options.logit_rows = batch;
+                Engine engine(file.path(), options);
+                EXPECT_LT(engine.cache->bytes(), whole.cache->bytes());
+                ASSERT_EQ(expected, engine.logits(ids, batch)) << "window " << window << ", batch " << batch;
+                engine.cache->set_length(0);
+                ASSERT_EQ(expected, engine.logits(ids, batch == 1 ? 1 : batch - 3)) << "window " << window << ", batch " << batch;
+            }
+        }
+    }
+}
+
+TEST(Forward, RingsOfWindowsCanBeSetBackByAPass) {
+    TinyShape shape;
+    shape.architecture = "gemma2";
+    shape.n_layers = 2;
+    shape.tied = true;
+    shape.attention_soft_cap = 50;
+    shape.logit_soft_cap = 30;
+    shape.window = 40;
+    shape.n_ctx = 300;
+    const TinyModelFile file(shape);
+    const auto ids = random_ids(300, shape.n_vocab, 17);
+    EngineOptions options;
+    options.n_ctx = ids.size();
+    options.max_batch = options.logit_rows = 25;  // 39 + 25 are the 64 slots that a ring has
+    Engine engine(file.path(), options);
+    const size_t n_vocab = shape.n_vocab;
+    const auto expected = engine.logits(ids, 25);
+    EXPECT_FALSE(engine.cache->holds(274));
+    EXPECT_THROW(engine.cache->set_length(274), Error);
+    EXPECT_EQ(engine.cache->length(), 300u);
+    for (const size_t back : {1, 25}) {
+        engine.cache->set_length(300 - back);
+        const auto again = engine.logits(std::span(ids).last(back), 25);
+        EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.end() - static_cast<std::ptrdiff_t>(back * n_vocab)));
+    }
+    // From the start again, and no further than the first window: everything is kept so far.
+    engine.cache->set_length(0);
+    engine.logits(std::span(ids).first(64), 25);
+    EXPECT_TRUE(engine.cache->holds(3));
+    engine.cache->set_length(3);
+    const auto again = engine.logits(std::span(ids).subspan(3, 50), 25);
+    EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.begin() + static_cast<std::ptrdiff_t>(3 * n_vocab)));
+    EXPECT_THROW(engine.cache->begin_pass(26), Error);
+}
+
 // Batches of every small size and of the largest, over several tiles of attention, in the product's forms.
 TEST(Forward, LogitsAreTheSameForBatchesOf1To17And512) {
     TinyShape shape;
@@ -337,6 +407,25 @@ TEST(Forward, CountsItsBuffers) {
     Engine engine(file.path(), options);
     EXPECT_EQ(engine.forward->activation_bytes(), ActivationBuffers::bytes(engine.config, {64, 64, 64, 1}));
     EXPECT_EQ(engine.cache->bytes(), 2 * 2 * 2 * 16 * 64 * sizeof(float));
+}
+
+TEST(Forward, CountsItsCache) {
+    ModelConfig config;
+    config.n_layers = 6;
+    config.n_kv_heads = 2;
+    config.head_dim = 64;
+    const size_t per_position = 2 * 2 * 34 * 2;  // K and V, heads, blocks of two
+    EXPECT_EQ(KvCache::bytes(config, KvType::kQ8_0, 1000, 512), 6 * 1000 * per_position);
+    EXPECT_EQ(KvCache::bytes(config, KvType::kQ4_0, 1001, 512), 6 * 1008 * per_position / 34 * 18);
+    EXPECT_EQ(KvCache::bytes(config, {Type::kQ8_0, Type::kF16}, 8, 512), 6 * 8 * 2 * (68 + 128));
+    config.window = 100;
+    config.window_period = 3;  // four with a window, two without
+    EXPECT_EQ(KvCache::bytes(config, KvType::kQ8_0, 1000, 93), (2 * 1000 + 4 * 192) * per_position);
+    EXPECT_EQ(KvCache::bytes(config, KvType::kQ8_0, 1000, 94), (2 * 1000 + 4 * 256) * per_position);
+    EXPECT_EQ(KvCache::bytes(config, KvType::kQ8_0, 150, 512), 6 * 152 * per_position);
+    EXPECT_THROW(KvCache::bytes(config, KvType::kF16, SIZE_MAX / 1000, 512), Error);
+    EXPECT_EQ(KvCache::context_within((2 * 1000 + 4 * 192) * per_position, config, KvType::kQ8_0, 1 << 20, 93), 1000u);
+    EXPECT_EQ(KvCache::context_within(8, config, KvType::kQ8_0, 1 << 20, 93), 0u);
 }
 
 }  // namespace

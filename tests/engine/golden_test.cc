@@ -248,6 +248,31 @@ TEST(Golden, Gemma3IsNoFartherFromTheTruthThanLlamaCpp) {
     EXPECT_LE(f.mean_distance, theirs / 2);
 }
 
+// 15 of its 18 layers see 512 tokens: past them and a pass of 160, what is left of the cache says the same as all of it.
+TEST(Golden, Gemma3KeepsItsWindowsOnly) {
+    if (!require_material(gemma3_file())) return;
+    EngineOptions o = options(ActivationForms::product());
+    o.kv_type = KvType::kF16;
+    o.n_ctx = 900;
+    o.logit_rows = 1;
+    std::vector<std::vector<float>> logits;
+    std::vector<size_t> bytes;
+    for (const bool rings : {false, true}) {
+        o.rings = rings;
+        Engine engine(gemma3_file().string(), o);
+        std::span<const float> last;
+        for (size_t at = 0; at < 900; at += 150) {
+            std::vector<int32_t> ids(150);
+            for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(1000 + (at + i) * 7919 % 100000);
+            last = engine.forward->pass(ids, 1, true);
+        }
+        logits.emplace_back(last.begin(), last.end());
+        bytes.push_back(engine.cache->bytes());
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+    EXPECT_EQ(bytes[1] * 18 * 904, bytes[0] * (3 * 904 + 15 * 704));
+}
+
 TEST(Golden, Gemma3WithFloatActivationsAnswersLikeItsF32Twin) {
     const auto figures = shared_file("models/expected/gemma3-270m-q4_k_m.json");
     if (!require_material(gemma3_file()) || !require_material(figures)) return;

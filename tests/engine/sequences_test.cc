@@ -37,7 +37,7 @@ void expect_the_same_alone_and_together(const TinyShape& shape, EngineOptions op
         s.ids = random_ids(random, 1 + random() % 60, n_vocab);
         s.expected = alone.logits(s.ids, 7);
         alone.cache->set_length(0);
-        s.cache = std::make_unique<KvCache>(together.config, options.kv_type, options.n_ctx);
+        s.cache = std::make_unique<KvCache>(together.config, options.kv_type, options.n_ctx, options.max_batch);
     }
     for (bool left = true; left;) {
         std::vector<SequencePart> parts;
@@ -99,7 +99,7 @@ TEST(Sequences, RefusesWhatNoPassCanHold) {
     options.max_batch = 8;
     options.logit_rows = 2;
     Engine engine(file.path(), options);
-    KvCache other(engine.config, options.kv_type, 4);
+    KvCache other(engine.config, options.kv_type, 4, options.max_batch);
     const std::vector<int32_t> ids(9, 3);
     const auto refused = [&](std::vector<SequencePart> parts) { EXPECT_THROW(engine.forward->pass(parts, false), Error); };
     const auto some = [&](size_t n) { return std::span(ids).first(n); };
