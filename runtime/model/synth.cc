@@ -1,23 +1,17 @@
 #include "runtime/model/synth.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "runtime/error.h"
 #include "runtime/model/config.h"
 #include "runtime/model/gguf_writer.h"
+#include "runtime/model/partial_file.h"
 #include "runtime/model/printable.h"
 #include "runtime/model/synth_vocab.h"
 #include "runtime/model/synth_weights.h"
@@ -220,73 +214,6 @@ Plan make_plan(const SynthOptions& options) {
     add(kernels::Type::kF32, "output_norm.weight", {shape.dim}, 0);
     return plan;
 }
-
-// PATH.partial, which ends as PATH or as nothing.
-class PartialFile {
-  public:
-    explicit PartialFile(const std::string& path) : path_(path), partial_(path + ".partial") {
-        struct stat status {};
-        if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-            throw Error(path + ": is no regular file; name another");
-        }
-        fd_ = create();
-        if (fd_ < 0 && errno == EEXIST && ::unlink(partial_.c_str()) == 0)
-            fd_ = create();  // of a run that was killed
-        if (fd_ < 0) fail("cannot create", errno);
-    }
-    ~PartialFile() {
-        if (fd_ < 0) return;
-        ::close(fd_);
-        ::unlink(partial_.c_str());
-    }
-    PartialFile(const PartialFile&) = delete;
-    PartialFile& operator=(const PartialFile&) = delete;
-
-    void reserve(uint64_t bytes) {
-        struct statvfs disk {};
-        if (::fstatvfs(fd_, &disk) == 0) {
-            const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
-            if (free < bytes) {
-                throw Error(path_ + ": no room: " + std::to_string(bytes >> 20) + " MiB are needed, " +
-                            std::to_string(free >> 20) + " MiB are free");
-            }
-        }
-        // Where the file system can, the room is taken now rather than missed later. It need not be able to.
-        if (::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
-        if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) fail("cannot take the room", errno);
-    }
-
-    void write(uint64_t offset, std::span<const std::byte> bytes) {
-        while (!bytes.empty()) {
-            const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) fail("cannot write", errno);
-            bytes = bytes.subspan(static_cast<size_t>(n));
-            offset += static_cast<uint64_t>(n);
-        }
-    }
-
-    void finish(uint64_t bytes) {
-        if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail("cannot set the size", errno);
-        if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot rename to " + quoted(path_), errno);
-        const int fd = std::exchange(fd_, -1);
-        if (::close(fd) == 0) return;
-        const int error = errno;
-        ::unlink(path_.c_str());
-        throw Error(path_ + ": cannot write: " + std::strerror(error));
-    }
-
-  private:
-    int create() const { return ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); }
-
-    [[noreturn]] void fail(const std::string& what, int error) const {
-        throw Error(partial_ + ": " + what + ": " + std::strerror(error));
-    }
-
-    std::string path_;
-    std::string partial_;
-    int fd_ = -1;
-};
 
 void fill_ones(std::span<std::byte> out) {
     const float one = 1.0f;
