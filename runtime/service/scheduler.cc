@@ -1,0 +1,337 @@
+#include "runtime/service/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// Prompt tokens beside decoding at first, and at least: enough to get anywhere, too few to be felt (the kernels share the
+// unpacking of a row among eight tokens).
+constexpr size_t kFirstPromptRoom = 32;
+constexpr size_t kLeastPromptRoom = 8;
+// A pass with pieces of prompts may take this many times as long as one without before the pieces are made smaller, and are
+// made larger below the other.
+constexpr double kSlowestPass = 2.0;
+constexpr double kFastPass = 1.4;
+// Of a mean that follows what was measured lately.
+constexpr double kNewShare = 0.2;
+// For who is sent away, in seconds.
+constexpr double kLongestRetry = 60;
+
+size_t common_prefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
+    const size_t n = std::min(a.size(), b.size());
+    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+}
+
+void fill_logprobs(std::span<const float> logits, size_t top, GeneratedToken* token) {
+    const float highest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit - highest));
+    const double norm = highest + std::log(sum);
+    const auto logprob = [&](size_t id) { return static_cast<float>(logits[id] - norm); };
+    token->logprob = logprob(static_cast<size_t>(token->id));
+    const auto better = [&](const TokenLogprob& a, const TokenLogprob& b) {
+        return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+    };
+    for (size_t id = 0; id < logits.size() && top > 0; ++id) {
+        const TokenLogprob found{static_cast<TokenId>(id), logprob(id)};
+        if (token->top.size() == top && !better(found, token->top.back())) continue;
+        if (token->top.size() == top) token->top.pop_back();
+        token->top.insert(std::upper_bound(token->top.begin(), token->top.end(), found, better), found);
+    }
+}
+
+}  // namespace
+
+size_t SchedulerStats::busy_slots() const {
+    return static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [](const SlotInfo& s) { return s.state != SlotState::kIdle; }));
+}
+
+Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches,
+                     size_t max_queue)
+    : forward_(forward), store_(store), tokenizer_(tokenizer), context_(caches.front()->capacity()), max_queue_(max_queue),
+      prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())) {
+    for (KvCache* const cache : caches) {
+        Slot& slot = slots_.emplace_back();
+        slot.cache = cache;
+        slot.ids.reserve(context_);
+        slot.history.reserve(context_ + 1);
+    }
+    parts_.reserve(slots_.size());
+    part_slots_.reserve(slots_.size());
+    stats_.slots.resize(slots_.size());
+    stats_.context = context_;
+    stats_.store = store.stats();
+    thread_ = std::jthread([this](std::stop_token stop) { loop(std::move(stop)); });
+}
+
+Scheduler::~Scheduler() {
+    thread_.request_stop();
+    {
+        const std::lock_guard lock(mutex_);
+        wanted_.notify_all();
+    }
+    thread_.join();
+}
+
+std::shared_ptr<Generation> Scheduler::submit(GenerationRequest request) {
+    if (request.prompt.empty()) throw Error("the prompt is empty: nothing to continue");
+    if (request.prompt.size() >= context_) {
+        throw Error("the prompt has " + std::to_string(request.prompt.size()) + " tokens and the context holds " +
+                    std::to_string(context_) + ", with the answer");
+    }
+    auto work = std::make_shared<Generation>(std::move(request));
+    const std::lock_guard lock(mutex_);
+    if (draining_) throw Busy("the server is shutting down", 5);
+    // A request that a free slot will take at once does not wait.
+    const size_t free_slots = slots_.size() - stats_.busy_slots();
+    if (queue_.size() >= max_queue_ + free_slots) {
+        ++stats_.refused;
+        const double wait = mean_request_s_ * static_cast<double>(queue_.size() + 1) / static_cast<double>(slots_.size());
+        throw Busy("all " + std::to_string(slots_.size()) + " slots are busy and " + std::to_string(queue_.size()) + " requests wait",
+                   static_cast<unsigned>(std::clamp(std::ceil(wait), 1.0, kLongestRetry)));
+    }
+    queue_.push_back(work);
+    stats_.queued = queue_.size();
+    wanted_.notify_one();
+    return work;
+}
+
+bool Scheduler::drain(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    draining_ = true;
+    return idle_.wait_for(lock, patience, [this] { return queue_.empty() && stats_.busy_slots() == 0; });
+}
+
+SchedulerStats Scheduler::stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+}
+
+void Scheduler::loop(std::stop_token stop) {
+    for (;;) {
+        {
+            std::unique_lock lock(mutex_);
+            const bool working = std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.work != nullptr; });
+            if (!working) wanted_.wait(lock, [&] { return !queue_.empty() || stop.stop_requested(); });
+        }
+        if (stop.stop_requested()) break;
+        admit();
+        drop_cancelled();
+        if (take_step()) publish();
+    }
+    for (Slot& slot : slots_) finish(slot, FinishReason::kInterrupted, "the server is shutting down");
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : queue_) work->end(FinishReason::kInterrupted, "the server is shutting down");
+    queue_.clear();
+}
+
+// The queue's first requests go to the slots that are free.
+void Scheduler::admit() {
+    for (;;) {
+        if (std::all_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.work != nullptr; })) return;
+        std::shared_ptr<Generation> work;
+        Slot* slot = nullptr;
+        {
+            const std::lock_guard lock(mutex_);
+            if (queue_.empty()) return;
+            work = std::move(queue_.front());
+            queue_.pop_front();
+            stats_.queued = queue_.size();
+            if (work->cancelled()) {
+                work->end(FinishReason::kInterrupted, {});
+                ++stats_.cancelled;
+                if (queue_.empty() && stats_.busy_slots() == 0) idle_.notify_all();
+                continue;
+            }
+            // It is never seen to be neither waiting nor in a slot.
+            slot = &best_slot(work->request().prompt);
+            stats_.slots[static_cast<size_t>(slot - slots_.data())].state = SlotState::kPrompt;
+        }
+        start(*slot, std::move(work));
+        publish();
+    }
+}
+
+// Of the free slots the one with the longest beginning in common, of equals the one that has lain longest.
+Scheduler::Slot& Scheduler::best_slot(const std::vector<TokenId>& prompt) {
+    Slot* best = nullptr;
+    size_t best_common = 0;
+    for (Slot& slot : slots_) {
+        if (slot.work != nullptr) continue;
+        const size_t common = common_prefix(slot.ids, prompt);
+        if (best != nullptr && (common < best_common || (common == best_common && slot.last_used >= best->last_used))) continue;
+        best = &slot;
+        best_common = common;
+    }
+    return *best;
+}
+
+void Scheduler::start(Slot& slot, std::shared_ptr<Generation> work) {
+    const GenerationRequest& request = work->request();
+    // The last token of the prompt is computed in any case: its logits are the answer's beginning.
+    const size_t kept = std::min(common_prefix(slot.ids, request.prompt), request.prompt.size() - 1);
+    slot.ids.resize(kept);
+    slot.cache->set_length(kept);
+    slot.history.assign(request.prompt.begin(), request.prompt.end());
+    slot.sampler.emplace(request.sampler);
+    slot.generated = 0;
+    slot.work = std::move(work);
+    slot.work->started(kept);
+    {
+        const std::lock_guard lock(mutex_);
+        stats_.cached_tokens += kept;
+    }
+    if (request.max_tokens == 0) finish(slot, FinishReason::kLimit);
+}
+
+void Scheduler::drop_cancelled() {
+    for (Slot& slot : slots_) {
+        if (slot.work != nullptr && slot.work->cancelled()) finish(slot, FinishReason::kInterrupted);
+    }
+}
+
+void Scheduler::plan_parts() {
+    parts_.clear();
+    part_slots_.clear();
+    size_t room = forward_.max_batch(), prompts = 0;
+    for (Slot& slot : slots_) {
+        if (slot.work == nullptr) continue;
+        if (!slot.decodes()) {
+            ++prompts;
+            continue;
+        }
+        parts_.push_back({slot.cache, std::span(slot.history).last(1), 1});
+        part_slots_.push_back(&slot);
+        --room;
+    }
+    if (!parts_.empty()) room = std::min(room, prompt_room_);
+    const size_t first = next_prompt_slot_++;
+    for (size_t i = 0; i < slots_.size() && prompts > 0 && room > 0; ++i) {
+        Slot& slot = slots_[(first + i) % slots_.size()];
+        if (slot.work == nullptr || slot.decodes()) continue;
+        const size_t n = std::min(slot.left_of_prompt(), (room + prompts - 1) / prompts);
+        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), n == slot.left_of_prompt() ? size_t{1} : 0});
+        part_slots_.push_back(&slot);
+        room -= n;
+        --prompts;
+    }
+}
+
+// One pass for all slots that have work. False where there is none.
+bool Scheduler::take_step() {
+    plan_parts();
+    if (parts_.empty()) return false;
+    size_t prompt_tokens = 0;
+    bool decoding = false;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+        if (part_slots_[i]->decodes()) decoding = true;
+        else prompt_tokens += parts_[i].ids.size();
+    }
+    const auto begin = Clock::now();
+    try {
+        const std::span<const float> logits = forward_.pass(parts_, true);
+        took(seconds_since(begin), prompt_tokens, decoding);
+        {
+            const std::lock_guard lock(mutex_);
+            ++stats_.passes;
+            stats_.prompt_tokens += prompt_tokens;
+            stats_.busy_s += seconds_since(begin);
+        }
+        after_pass(logits);
+    } catch (const std::exception& error) {
+        for (Slot& slot : slots_) finish(slot, FinishReason::kInterrupted, error.what());
+    }
+    return true;
+}
+
+// How much of prompts a pass may hold beside decoding follows from what it costs those who wait for their next token.
+void Scheduler::took(double seconds, size_t prompt_tokens, bool decoding) {
+    ++pass_number_;
+    if (!decoding) return;
+    if (prompt_tokens == 0) {
+        decode_pass_s_ = decode_pass_s_ == 0 ? seconds : (1 - kNewShare) * decode_pass_s_ + kNewShare * seconds;
+        return;
+    }
+    if (decode_pass_s_ == 0) return;
+    if (seconds > kSlowestPass * decode_pass_s_) {
+        prompt_room_ = std::max(std::min(kLeastPromptRoom, forward_.max_batch()), prompt_room_ / 2);
+    } else if (seconds < kFastPass * decode_pass_s_ && prompt_tokens == prompt_room_) {
+        prompt_room_ = std::min(forward_.max_batch(), prompt_room_ * 2);
+    }
+}
+
+void Scheduler::after_pass(std::span<const float> logits) {
+    size_t row = 0, rows = 0;
+    for (const SequencePart& part : parts_) rows += part.logit_rows;
+    const size_t width = rows == 0 ? 0 : logits.size() / rows;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+        Slot& slot = *part_slots_[i];
+        slot.ids.insert(slot.ids.end(), parts_[i].ids.begin(), parts_[i].ids.end());
+        slot.last_used = pass_number_;
+        if (parts_[i].logit_rows == 0) continue;
+        sample(slot, logits.subspan(row * width, width));
+        ++row;
+    }
+}
+
+void Scheduler::sample(Slot& slot, std::span<const float> logits) {
+    const GenerationRequest& request = slot.work->request();
+    GeneratedToken token;
+    token.id = slot.sampler->sample(logits, slot.history, slot.history.size());
+    slot.history.push_back(token.id);
+    ++slot.generated;
+    {
+        const std::lock_guard lock(mutex_);
+        ++stats_.generated_tokens;
+    }
+    if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
+    if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
+    slot.work->add(std::move(token));
+    if (slot.generated >= request.max_tokens) return finish(slot, FinishReason::kLimit);
+    if (slot.ids.size() == context_) return finish(slot, FinishReason::kContext);
+}
+
+// Frees the slot; its cache stays for whoever begins alike.
+void Scheduler::finish(Slot& slot, FinishReason reason, std::string error) {
+    if (slot.work == nullptr) return;
+    const bool failed = !error.empty(), cancelled = slot.work->cancelled();
+    const double took_s = seconds_since(slot.work->submitted_);
+    slot.work->end(reason, std::move(error));
+    slot.work.reset();
+    const std::lock_guard lock(mutex_);
+    ++(failed ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
+    mean_request_s_ = (1 - kNewShare) * mean_request_s_ + kNewShare * took_s;
+    stats_.slots[static_cast<size_t>(&slot - slots_.data())].state = SlotState::kIdle;
+    if (queue_.empty() && stats_.busy_slots() == 0) idle_.notify_all();
+}
+
+void Scheduler::publish() {
+    // Looking at the store costs a walk over its table: not for every token.
+    std::optional<StoreStats> store;
+    if (Clock::now() - store_looked_at_ >= std::chrono::seconds(1)) {
+        store = store_.stats();
+        store_looked_at_ = Clock::now();
+    }
+    const std::lock_guard lock(mutex_);
+    if (store) stats_.store = std::move(*store);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        const Slot& slot = slots_[i];
+        SlotInfo& info = stats_.slots[i];
+        info.state = slot.work == nullptr ? SlotState::kIdle : slot.generated > 0 ? SlotState::kDecode : SlotState::kPrompt;
+        info.cached_tokens = slot.ids.size();
+        info.prompt_tokens = slot.work == nullptr ? 0 : slot.work->request().prompt.size();
+        info.generated = slot.work == nullptr ? 0 : slot.generated;
+    }
+}
+
+}  // namespace weir

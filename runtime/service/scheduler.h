@@ -1,0 +1,136 @@
+// Continuous batching: requests take slots, each a sequence with a KV cache of its own, and every pass over the weights
+// serves all slots at once. Where reads bound, four users cost the flash what one does.
+//
+//   queue (bounded, first come first served) -> slot: prompt in pieces -> a token a pass -> end, and the slot is free
+//
+// Every slot that decodes gets one token of each pass. Prompts go in what room is left, cut so that a pass does not take
+// much longer than one that only decodes: nobody who is reading is starved by somebody's long prompt. Logits do not depend
+// on what else is in a pass (see forward.h), so an answer is the same alone and among others.
+//
+// A slot keeps its cache when its request ends; the next request goes to the free slot that shares the longest beginning
+// with it, and computes the rest only.
+//
+// Threads: submit(), stats() and drain() may be called from any thread. The scheduler's own thread owns the Forward.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/engine/forward.h"
+#include "runtime/engine/kv_cache.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/engine/weight_store.h"
+#include "runtime/service/generation.h"
+
+namespace weir {
+
+// Nothing is taken in: the queue is full, or the scheduler drains. The message says which.
+struct Busy : std::runtime_error {
+    Busy(const std::string& what, unsigned retry_s) : std::runtime_error(what), retry_after_s(retry_s) {}
+    unsigned retry_after_s;
+};
+
+enum class SlotState : uint8_t { kIdle, kPrompt, kDecode };
+
+struct SlotInfo {
+    SlotState state = SlotState::kIdle;
+    size_t cached_tokens = 0;   // positions of its cache that hold a token
+    size_t prompt_tokens = 0;   // of its request
+    size_t generated = 0;
+};
+
+struct SchedulerStats {
+    std::vector<SlotInfo> slots;
+    size_t queued = 0;
+    size_t context = 0;             // of each slot, tokens
+    uint64_t passes = 0;
+    uint64_t prompt_tokens = 0;     // computed
+    uint64_t cached_tokens = 0;     // of prompts, that need not be
+    uint64_t generated_tokens = 0;
+    uint64_t finished = 0, cancelled = 0, failed = 0, refused = 0;
+    double busy_s = 0;              // in passes
+    StoreStats store;               // at most a second old while there is work
+    size_t busy_slots() const;
+};
+
+class Scheduler {
+  public:
+    // All references must outlive it; the caches are the slots. At most max_queue requests wait.
+    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches, size_t max_queue);
+    // Ends what is under way, as cancelled.
+    ~Scheduler();
+    Scheduler(const Scheduler&) = delete;
+    Scheduler& operator=(const Scheduler&) = delete;
+
+    // Throws Busy where no more are taken in, Error where the prompt is empty or does not fit a slot's context.
+    std::shared_ptr<Generation> submit(GenerationRequest request);
+
+    // No more are taken in; returns true when all that were have ended, false where some had not within the time.
+    bool drain(std::chrono::milliseconds patience);
+
+    SchedulerStats stats() const;
+    size_t context() const { return context_; }
+
+  private:
+    struct Slot {
+        KvCache* cache;
+        std::vector<TokenId> ids;   // in the cache
+        std::shared_ptr<Generation> work;  // none: idle
+        std::optional<Sampler> sampler;
+        std::vector<TokenId> history;  // prompt and answer
+        size_t generated = 0;
+        uint64_t last_used = 0;     // pass
+        bool decodes() const { return work != nullptr && history.size() == ids.size() + 1 && generated > 0; }
+        size_t left_of_prompt() const { return history.size() - ids.size(); }
+    };
+
+    void loop(std::stop_token stop);
+    void admit();
+    void start(Slot& slot, std::shared_ptr<Generation> work);
+    Slot& best_slot(const std::vector<TokenId>& prompt);
+    bool take_step();
+    void plan_parts();
+    void took(double seconds, size_t prompt_tokens, bool decoding);
+    void after_pass(std::span<const float> logits);
+    void sample(Slot& slot, std::span<const float> logits);
+    void finish(Slot& slot, FinishReason reason, std::string error = {});
+    void drop_cancelled();
+    void publish();
+
+    Forward& forward_;
+    const WeightStore& store_;
+    const Tokenizer& tokenizer_;
+    const size_t context_;
+    const size_t max_queue_;
+
+    // The scheduler's thread alone.
+    std::vector<Slot> slots_;
+    std::vector<SequencePart> parts_;
+    std::vector<Slot*> part_slots_;
+    size_t next_prompt_slot_ = 0;   // prompts take turns
+    size_t prompt_room_;            // tokens of prompts in a pass that decodes too
+    double decode_pass_s_ = 0;      // of passes that only decode, lately
+    uint64_t pass_number_ = 0;
+    std::chrono::steady_clock::time_point store_looked_at_ = {};
+
+    mutable std::mutex mutex_;  // of all below
+    std::condition_variable wanted_;  // for the thread: something to do
+    std::condition_variable idle_;    // for drain(): nothing left
+    std::deque<std::shared_ptr<Generation>> queue_;
+    bool draining_ = false;
+    double mean_request_s_ = 1;
+    SchedulerStats stats_;
+
+    std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace weir
