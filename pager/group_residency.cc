@@ -113,6 +113,12 @@ void GroupResidency::abandon(uint32_t group) noexcept {
     evict(group);
 }
 
+bool GroupResidency::drop(uint32_t group) noexcept {
+    if (!states_[group].idle()) return false;
+    evict(group);
+    return true;
+}
+
 void GroupResidency::end_token() noexcept {
     tokens_ += one_touch_;
     const double left = touched_ - by_chance_;

@@ -62,6 +62,9 @@ class GroupResidency {
     // The read is given up: the group is absent, its frames are free. Not while it is touched.
     void abandon(uint32_t group) noexcept;
 
+    // An idle group leaves, whatever its worth. False where it is not idle.
+    bool drop(uint32_t group) noexcept;
+
     // Ages all touches, measures repetition, and cancels hints that are older than a token.
     void end_token() noexcept;
 
@@ -75,6 +78,7 @@ class GroupResidency {
 
     bool resident(uint32_t group) const { return states_[group].resident; }  // here or being read
     bool reading(uint32_t group) const { return states_[group].reading; }
+    bool read_for_hint(uint32_t group) const { return states_[group].read_for_hint; }  // and not touched since
     size_t used() const { return used_; }
     size_t capacity() const { return capacity_; }
     size_t least_capacity() const { return least_capacity_; }

@@ -11,6 +11,7 @@ struct Message {
     enum Kind : uint32_t {
         kPlan,       // Extents [first, first + count) will be touched at ordinals from `at` on
         kSmallRead,  // `count` bytes of the file from offset `at` into `into`
+        kGroupRead,  // group `first` into the slot at `into`
     };
     Kind kind;
     uint32_t first;

@@ -44,16 +44,6 @@ uint64_t thread_cpu_us(std::jthread& thread) {
     return static_cast<uint64_t>(t.tv_sec) * 1'000'000 + static_cast<uint64_t>(t.tv_nsec) / 1000;
 }
 
-// Somebody waits for the pager, for as long as this lives.
-class Waiting {
-  public:
-    explicit Waiting(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
-    ~Waiting() { count_.fetch_sub(1, std::memory_order_relaxed); }
-
-  private:
-    std::atomic<uint32_t>& count_;
-};
-
 }  // namespace
 
 Pager::Pager() = default;
@@ -63,7 +53,7 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
     const BlockSignals block;
     std::unique_ptr<Pager> pager(new Pager);
     pager->gates_ = options.gates;
-    pager->shared_ = std::make_unique<PagerShared>(layout.n_extents(), options.workers);
+    pager->shared_ = std::make_unique<PagerShared>(layout.n_extents(), options.groups.slots.n_extents(), options.workers);
     PagerShared* const shared = pager->shared_.get();
     shared->event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (shared->event_fd < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));
@@ -80,12 +70,20 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
     const Patience patience = options.patience;
     pager->ring_needs_ = {options.workers, false, options.held_extents};
     pager->budget_frames_ = options.frames;
+    const size_t n_extents = layout.n_extents(), frame_bytes = layout.extent_bytes, slot_frames = options.slot_frames;
+    GroupLayout groups = options.groups;
     pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
     pager->ring_needs_.copies = pager->loop_->copies();
     pager->residency_ = pager->loop_->residency();
     pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });
     shared->started.wait(0, std::memory_order_acquire);
     if (shared->started.load(std::memory_order_acquire) < 0) throw std::runtime_error(shared->failure_text);
+    if (groups.slots.n_extents() > 0) {
+        pager->least_slot_frames_ = GroupSlots::least_frames(groups, frame_bytes);
+        pager->all_slot_frames_ = GroupSlots::all_frames(groups, frame_bytes);
+        pager->slots_ = std::make_unique<GroupSlots>(std::move(groups), slot_frames, frame_bytes, shared, n_extents,
+                                                     [self] { self->kick(); });
+    }
     pager->watchdog_ = std::make_unique<Watchdog>(shared, patience.stuck_ms, patience.slow_ms, std::move(hooks));
     return pager;
 }
@@ -99,6 +97,7 @@ Pager::~Pager() {
     }
     watchdog_.reset();
     loop_.reset();
+    slots_.reset();
     if (shared_ && shared_->event_fd >= 0) ::close(shared_->event_fd);
 }
 
@@ -188,12 +187,16 @@ size_t Pager::set_budget(size_t frames) {
     const std::lock_guard lock(budget_mutex_);
     const size_t spare = ring_needs_.copies ? 2 : 0;
     const size_t all = n_extents() + spare;
-    frames = std::min(std::max(frames, least_frames(ring_needs_.workers, ring_needs_.held) + spare), all);
-    if (frames == budget_frames_) return frames;
-    budget_frames_ = frames;
+    const size_t least = least_frames(ring_needs_.workers, ring_needs_.held) + spare;
+    // What every pass touches comes first, groups get what it leaves.
+    const size_t extents = std::min(std::max(frames - std::min(frames, least_slot_frames_), least), all);
+    const size_t slots = std::clamp(frames - std::min(frames, extents), least_slot_frames_, all_slot_frames_);
+    if (extents == budget_frames_ && (slots_ == nullptr || slots == slots_->frames())) return extents + slots;
+    budget_frames_ = extents;
     ++budget_changes_;
+    if (slots_ != nullptr) slots_->set_frames(slots);
     order_residency();
-    return frames;
+    return extents + slots;
 }
 
 void Pager::set_ring(size_t frames) {
@@ -234,7 +237,14 @@ void Pager::look_after() {
         const size_t had = loop_->pool().backed();
         say(8, 1, "memory for " + std::to_string(had) + " frames only can be had (" + std::strerror(error) +
                       "): going on with that");
-        set_budget(had);
+        set_budget(had + (slots_ == nullptr ? 0 : slots_->frames()));
+    }
+    if (const int no_slots = slots_ == nullptr ? 0 : slots_->look_after(); no_slots != 0 && !failed()) {
+        const size_t had = slots_->stats().held_frames;
+        say(16, 1, "memory for " + std::to_string(had) + " frames of slots only can be had (" + std::strerror(no_slots) +
+                       "): going on with that");
+        const std::lock_guard lock(budget_mutex_);
+        slots_->set_frames(std::max(had, least_slot_frames_));
     }
 }
 
@@ -269,6 +279,7 @@ PagerStats Pager::stats() const {
     s.peak_frames = c.peak_frames.load(relaxed);
     for (const WorkerSlot& worker : shared_->workers) s.waits += worker.waits.load(relaxed);
     s.stall_us = stall_us();
+    s.groups_busy_us = c.group_ns.load(relaxed) / 1000;
     s.busy_us = c.busy_ns.load(relaxed) / 1000;
     if (s.busy_us > 0)
         s.extents_in_flight = static_cast<double>(c.extent_ns.load(relaxed)) / static_cast<double>(c.busy_ns.load(relaxed));
@@ -278,6 +289,11 @@ PagerStats Pager::stats() const {
     s.pinned_extents = residency_.n_pinned;
     s.ring_frames = residency_.ring;
     s.budget_frames = budget_frames_;
+    if (slots_ != nullptr) {
+        s.groups = slots_->stats();
+        s.budget_frames += s.groups.frames;
+        s.held_frames += s.groups.held_frames;
+    }
     s.budget_changes = budget_changes_;
     return s;
 }

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "pager/file.h"
+#include "pager/group_slots.h"
 #include "pager/layout.h"
 #include "pager/read_queue.h"
 #include "pager/residency_policy.h"
@@ -57,6 +58,8 @@ struct PagerOptions {
     size_t workers = 1;
     size_t held_extents = 2;  // that a worker may hold at a time, see residency_policy.h
     size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers, held_extents), or one per Extent
+    GroupLayout groups;      // what is used sparsely and lies in slots, not in the Region; empty: nothing does
+    size_t slot_frames = 0;  // of layout.extent_bytes each, for slots, from GroupSlots::least_frames() to all_frames()
     bool gates = true;  // false: acquire() lets everything through, and absences fault
     InstallRung install = InstallRung::kAuto;
     ReaderRung reader = ReaderRung::kAuto;
@@ -95,8 +98,10 @@ struct PagerStats {
     size_t peak_frames = 0;     // frames in use at most
     uint64_t cpu_us = 0;        // of the pager thread
     uint64_t busy_us = 0;       // in which at least one Extent was being read
-    double extents_in_flight = 0;  // mean over busy_us
-    size_t budget_frames = 0;   // in force
+    double extents_in_flight = 0;  // mean over busy_us, groups included
+    uint64_t groups_busy_us = 0;   // in which at least one group was being read
+    size_t budget_frames = 0;   // in force, those of slots included
+    GroupStats groups;
     size_t held_frames = 0;     // that hold memory now: more than the budget only for a moment after it shrank
     uint64_t budget_changes = 0;
 };
@@ -141,8 +146,11 @@ class Pager {
     static constexpr uint64_t kSitsOut = UINT64_MAX;
     void publish(size_t worker, uint64_t ordinal) noexcept;
 
+    // nullptr where no groups were given.
+    GroupSlots* slots() { return slots_.get(); }
+
     // Any thread: from now on the weights may take `frames` frames, but no fewer than workers need to get on and no more
-    // than there are Extents. Returns what is in force. Growing is done in the background as memory comes; after shrinking,
+    // than there are Extents and groups. Returns what is in force. Growing is done in the background as memory comes; after shrinking,
     // memory is back with the kernel as soon as reads in flight have landed: milliseconds.
     size_t set_budget(size_t frames);
     // Any thread: how many of the frames streamed Extents shall share, within the policy's bounds; the rest keeps Extents for
@@ -167,12 +175,15 @@ class Pager {
 
     bool gates_ = true;
     std::unique_ptr<PagerShared> shared_;
+    std::unique_ptr<GroupSlots> slots_;
     std::unique_ptr<PagerLoop> loop_;
     mutable std::jthread thread_;  // its clock is read by stats()
     mutable std::mutex budget_mutex_;
     RingNeeds ring_needs_;       // guarded by budget_mutex_, as what follows
     Residency residency_;        // the newest ordered
-    size_t budget_frames_ = 0;
+    size_t budget_frames_ = 0;   // without those of slots
+    size_t least_slot_frames_ = 0;
+    size_t all_slot_frames_ = 0;
     uint64_t budget_changes_ = 0;
     std::atomic<uint64_t> residency_changes_{0};
     std::vector<std::unique_ptr<BudgetOrder>> orders_;  // not yet taken, or just now

@@ -28,6 +28,14 @@ constexpr int kMaxWakes = 3;
 // Frames that may be wanted beyond one per Extent: staging, where install copies.
 constexpr size_t kSpareFrames = 16;
 
+Layout with_groups(const Layout& extents, const Layout& groups) {
+    Layout all = extents;
+    const auto before = static_cast<uint32_t>(all.segments.size());
+    all.segments.insert(all.segments.end(), groups.segments.begin(), groups.segments.end());
+    for (size_t g = 1; g <= groups.n_extents(); ++g) all.first_segment.push_back(before + groups.first_segment[g]);
+    return all;
+}
+
 void add(std::atomic<uint64_t>& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
 
 }  // namespace
@@ -36,6 +44,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
                      std::function<void()> kick)
     : file_(file),
       layout_(std::move(layout)),
+      reads_(with_groups(layout_, options.groups.slots)),
       held_(options.held_extents),
       shared_(shared),
       on_unanswerable_(std::move(options.on_unanswerable)),
@@ -57,7 +66,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     pool_ = std::make_unique<FramePool>(n + kSpareFrames, pool_frames(), layout_.extent_bytes, copies ? nullptr : &uffd_,
                                         std::move(kick));
     flights_ = std::make_unique<Flights>(
-        file_, layout_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
+        file_, reads_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
         options.patience.no_memory_ms, &shared_->counters);
 
     frame_of_.assign(n, kNoFrame);
@@ -126,7 +135,8 @@ void PagerLoop::run() noexcept {
             least_position() >= shared_->wake_at.load(std::memory_order_relaxed)) {
             timeout_us = 0;
         }
-        const size_t reading = reading_;
+        const size_t reading = reading_ + groups_reading_;
+        const bool groups = groups_reading_ > 0;
         const uint64_t since = monotonic_ns();
         shared_->reads_under_way.store(flights_->under_way(), std::memory_order_relaxed);
         const Wakeup w = flights_->wait(timeout_us, stopping);
@@ -135,6 +145,7 @@ void PagerLoop::run() noexcept {
             const uint64_t waited = monotonic_ns() - since;
             add(shared_->counters.busy_ns, waited);
             add(shared_->counters.extent_ns, waited * reading);
+            if (groups) add(shared_->counters.group_ns, waited);
         }
         if (w.error != 0) {
             fail("waiting for reads: %s", std::strerror(-w.error));
@@ -153,6 +164,9 @@ void PagerLoop::take_messages() noexcept {
     while (flights_->takes_small() && shared_->messages.pop(&m)) {
         if (m.kind == Message::kSmallRead) {
             flights_->begin_small(m);
+        } else if (m.kind == Message::kGroupRead) {
+            flights_->begin(static_cast<uint32_t>(layout_.n_extents()) + m.first, m.into, false);
+            ++groups_reading_;
         } else if (plan_.size() == kMaxPlanItems) {
             add(shared_->counters.lost_plans, 1);
         } else {
@@ -188,8 +202,12 @@ void PagerLoop::take_landings() noexcept {
     if (flights_->failed()) fail("%s", flights_->failure());
     for (const Flights::Landing& landing : flights_->landings()) {
         if (shared_->failed.load(std::memory_order_relaxed)) return;
-        if (landing.kind == Flights::Landing::kExtent) {
+        if (landing.kind == Flights::Landing::kExtent && landing.extent < layout_.n_extents()) {
             install({landing.extent});
+        } else if (landing.kind == Flights::Landing::kExtent) {  // a group, which lies where it was read to
+            --groups_reading_;
+            set_state(landing.extent, kPresent);
+            shared_->tell_group_news();
         } else {
             shared_->small_done.fetch_add(1, std::memory_order_release);  // acquire in read_small()
             shared_->small_done.notify_all();
@@ -461,12 +479,14 @@ void PagerLoop::fail(const char* format, ...) noexcept {
     va_start(args, format);
     (void)std::vsnprintf(shared_->failure_text, sizeof shared_->failure_text, format, args);
     va_end(args);
-    shared_->failed.store(true, std::memory_order_release);
+    shared_->failed.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // a group that begins to be read: GroupSlots::begin_read()
     bool sleeper = false;
-    for (uint32_t e = 0; e < layout_.n_extents(); ++e) {
+    for (uint32_t e = 0; e < reads_.n_extents(); ++e) {
         if (state(e) != kPresent) set_state(e, kFailed);
-        sleeper |= faulted_[e] != 0;
+        sleeper |= e < layout_.n_extents() && faulted_[e] != 0;
     }
+    shared_->tell_group_news();
     shared_->small_done.fetch_or(kSmallReadsFailed, std::memory_order_release);
     shared_->small_done.notify_all();
     if (sleeper) on_unanswerable_(shared_->failure_text);

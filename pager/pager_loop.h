@@ -96,6 +96,7 @@ class PagerLoop {
 
     const File& file_;
     const Layout layout_;
+    const Layout reads_;  // Extents, then groups: what Flights knows
     const size_t held_;
     PagerShared* const shared_;
     std::function<void(const char*)> on_unanswerable_;
@@ -122,6 +123,7 @@ class PagerLoop {
     std::vector<uint32_t> demands_;
     std::vector<Installer::Job> retries_;     // read, but not yet to be installed
     size_t reading_ = 0;                      // Extents being read
+    size_t groups_reading_ = 0;
     size_t frames_in_use_ = 0;
     uint64_t seen_mail_ = 0;
     uint32_t restored_ = 0;                   // stray closes of the uffd that the queue knows of

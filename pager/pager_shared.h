@@ -37,6 +37,7 @@ struct Counters {
         busy_retries{0}, lost_plans{0}, read_retries{0}, buffered_rereads{0}, read_pauses{0}, copied_moves{0},
         hollow_frames{0};
     std::atomic<uint64_t> busy_ns{0}, extent_ns{0};  // time with reads under way, and that time times their number
+    std::atomic<uint64_t> group_ns{0};               // time with groups being read
     std::atomic<size_t> peak_frames{0};
     std::atomic<size_t> frames_in_use{0};
     std::atomic<int> move_error{0};       // why pages could not be moved, last
@@ -49,12 +50,29 @@ struct BudgetOrder {
     std::atomic<bool> taken{false};  // release by the pager; then it may be freed
 };
 
-struct PagerShared {
-    PagerShared(size_t n_extents, size_t n_workers)
-        : states(std::make_unique<std::atomic<uint32_t>[]>(n_extents)), n_extents(n_extents), workers(n_workers) {}
+// Somebody waits for the pager, for as long as this lives.
+class Waiting {
+  public:
+    explicit Waiting(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
+    ~Waiting() { count_.fetch_sub(1, std::memory_order_relaxed); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
 
-    std::unique_ptr<std::atomic<uint32_t>[]> states;  // words; release by the pager, acquire at gates
+  private:
+    std::atomic<uint32_t>& count_;
+};
+
+struct PagerShared {
+    PagerShared(size_t n_extents, size_t n_groups, size_t n_workers)
+        : states(std::make_unique<std::atomic<uint32_t>[]>(n_extents + n_groups)),
+          n_extents(n_extents),
+          n_groups(n_groups),
+          workers(n_workers) {}
+
+    // Words of Extents, then of groups; release by the pager, acquire at gates. Those of groups: see group_slots.h.
+    std::unique_ptr<std::atomic<uint32_t>[]> states;
     size_t n_extents;
+    size_t n_groups;
     std::vector<WorkerSlot> workers;
     MessageQueue messages;
     std::atomic<BudgetOrder*> order{nullptr};  // the newest that was not taken; release by who orders
@@ -76,6 +94,11 @@ struct PagerShared {
 
     std::atomic<int> started{0};          // 1 once the thread serves, -errno where it could not begin
     std::atomic<uint32_t> small_done{0};  // small reads finished, since the start; kSmallReadsFailed after a failure
+    std::atomic<uint32_t> group_news{0};  // see GroupSlots::news()
+    void tell_group_news() noexcept {
+        group_news.fetch_add(1, std::memory_order_release);
+        group_news.notify_all();
+    }
     std::atomic<bool> failed{false};      // release after the text is written
     char failure_text[512] = {};
     std::atomic<bool> stop{false};
