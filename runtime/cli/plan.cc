@@ -20,6 +20,8 @@
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/whole_number.h"
+#include "runtime/engine/expert_groups.h"
+#include "runtime/engine/expert_trace.h"
 #include "runtime/engine/paging_shape.h"
 #include "runtime/error.h"
 
@@ -44,6 +46,8 @@ constexpr size_t kGroupsPerLayer = 4;
 struct Options {
     RunOptions run;
     double device_gbps = 0;
+    double expert_skew = 0;
+    std::string expert_trace;
     std::optional<Tiers> tiers;
     bool json = false;
 };
@@ -196,7 +200,11 @@ int plan(const Options& options) {
             throw Error(error.what());
         }
     }();
-    const ModelMap map = build_model_map(file, config, weights.granule());
+    const ModelMap map = build_model_map(file, config, weights.granule(), true);
+    if (config.n_experts == 0 && !options.expert_trace.empty())
+        throw UsageError("--expert-trace wants a model with experts, and this one has none");
+    std::optional<ExpertTraceReader> trace;
+    if (!options.expert_trace.empty()) trace.emplace(options.expert_trace, config);
 
     PlanReport report;
     PlanInput in;
@@ -205,7 +213,11 @@ int plan(const Options& options) {
                              ActivationBuffers::bytes(config, shape));
     if (!in.budget.ram) in.budget.ram = in.budget.limits.sensible();
     in.image_bytes = map.image_bytes;
-    in.longest_row_bytes = longest_row_bytes(map);
+    in.longest_row_bytes = longest_row_bytes(map, true);
+    in.experts = {gather_experts(map, config.n_experts, weights.granule()).layout, config.n_experts, config.n_experts_used,
+                  options.expert_skew, trace ? &*trace : nullptr};
+    const double expert_share =
+        config.n_experts == 0 ? 1 : static_cast<double>(config.n_experts_used) / static_cast<double>(config.n_experts);
     in.row_bytes = config.tied_head ? 0 : kernels::row_bytes(map.embedding->type, map.embedding->dims[0]);
     in.granule = weights.granule();
     in.copies = copies_pages(&report.note);
@@ -222,7 +234,7 @@ int plan(const Options& options) {
     in.device_bytes_per_s = report.device_bytes_per_s;
 
     progress.show("computing for a second");
-    report.parts = compute_parts(map, chosen_activations(o));
+    report.parts = compute_parts(map, chosen_activations(o), expert_share);
     std::vector<Alternative> alternatives = finer_to_coarser(report.parts);
     // A token of a small model walks no more than its weights, of which the caches may hold a part in a run as well.
     const uint64_t memory = probe_memory(std::min<uint64_t>(allowed, map.weights_bytes));
@@ -250,7 +262,13 @@ int plan(const Options& options) {
 
     report.model = o.model;
     report.shape = std::to_string(config.n_layers) + " layers of " + std::to_string(config.dim);
-    report.weights_bytes = map.weights_bytes + in.row_bytes;
+    report.weights_bytes = bytes_of(report.parts) + in.row_bytes;
+    if (config.n_experts != 0) {
+        report.experts = std::to_string(in.experts.n_groups()) + " of " + format_bytes(in.experts.group_bytes()) + ", " +
+                         std::to_string(config.n_experts_used) + " of " + std::to_string(config.n_experts) +
+                         " used by a token in each layer; " +
+                         (trace ? "routing as recorded" : "routing assumed with a skew of " + format_fixed(options.expert_skew, 2));
+    }
     report.threads = threads;
     report.context = context;
     report.batch = o.batch;
@@ -280,6 +298,9 @@ Command add_plan(CLI::App& app) {
         ->type_name("A,W");
     command->add_option("--device-gbps", options->device_gbps, "speed of the device in GB/s (default: measured on the file)")
         ->check(CLI::Range(0.001, 1000.0));
+    command->add_option("--expert-skew", options->expert_skew, "Zipf's exponent of how unevenly routers choose experts (default: 0, evenly)")
+        ->check(CLI::Range(0.0, 10.0));
+    command->add_option("--expert-trace", options->expert_trace, "routing as weir run --trace-experts recorded it, instead")->type_name("FILE");
     command->add_flag("--json", options->json, "one JSON object instead of text");
     return [options] { return plan(*options); };
 }

@@ -75,6 +75,8 @@ Json plan_object(const Plan& p) {
             {"extent_bytes", p.extent_bytes},
             {"resident_bytes", p.resident_bytes},
             {"ring_bytes", p.ring_bytes},
+            {"expert_bytes", p.expert_bytes},
+            {"expert_hit_rate", p.hit_rate},
             {"bytes_read_per_token", p.streamed_bytes},
             {"compute_ms", 1000 * p.compute_s},
             {"read_ms", 1000 * p.read_s},
@@ -103,7 +105,12 @@ std::string plan_text(const PlanReport& r) {
                    {"  weights that stay", format_bytes(p.resident_bytes), share(p.resident_bytes, p.resident_bytes + p.streamed_bytes) + " of them"},
                    {"  ring that the rest streams through", format_bytes(p.ring_bytes)},
                    {"flash, read for every token", format_bytes(p.streamed_bytes)}};
+    if (!r.experts.empty()) {
+        lines.insert(lines.begin() + 4, {"    of them, slots of experts", format_bytes(p.expert_bytes),
+                                         format_fixed(100 * p.hit_rate, 0) + " % of those chosen are here"});
+    }
     out += format_table(lines, "lrl") + "\n";
+    if (!r.experts.empty()) out += "experts: " + r.experts + "\n\n";
     lines = {{"device", rate(r.device_bytes_per_s), r.device}, {"kernels", rate(r.compute_bytes_per_s), r.kernels}};
     out += format_table(lines, "lrl") + "\n";
     out += "Expected: " + speed_line(p) + "\n";

@@ -36,6 +36,7 @@ struct PlanReport {
     size_t threads = 0;
     size_t context = 0;
     size_t batch = 0;
+    std::string experts;             // what is known of them; empty where there are none
     std::string kernels;
     std::string device;              // where the device's speed is from
     double device_bytes_per_s = 0;

@@ -16,6 +16,7 @@
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/engine/expert_trace.h"
 #include "runtime/engine/generate.h"
 #include "runtime/engine/pressure.h"
 #include "runtime/error.h"
@@ -73,6 +74,19 @@ std::unique_ptr<PressureMonitor> watch_memory(const RunOptions& o, const Budget&
     return std::make_unique<PressureMonitor>(s.frame_bytes, s.extent_bytes, o.pressure, std::move(steps), std::move(hooks));
 }
 
+struct ExpertTraces {
+    std::unique_ptr<ExpertTraceWriter> to;
+    std::unique_ptr<ExpertTraceReader> from;
+
+    ExpertTraces(const RunOptions& o, const ModelConfig& config, const StoreStats& store, size_t batch) {
+        if (o.trace_experts.empty() && o.replay_experts.empty()) return;
+        if (config.n_experts == 0) throw UsageError("--trace-experts and --replay-experts want a model with experts, and this one has none");
+        if (!o.replay_experts.empty()) from = std::make_unique<ExpertTraceReader>(o.replay_experts, config);
+        if (!o.trace_experts.empty())
+            to = std::make_unique<ExpertTraceWriter>(o.trace_experts, config, std::max<uint64_t>(1, store.expert_bytes), batch);
+    }
+};
+
 int run(const RunOptions& o) {
     const auto start = Clock::now();
     check_run_options(o);
@@ -98,6 +112,8 @@ int run(const RunOptions& o) {
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
     WeightStore& store = *loaded.store;
+    const ExpertTraces traces(o, config, store.stats(), batch);
+    loaded.forward.trace_experts(traces.to.get(), traces.from.get());
 
     RunReport report;
     report.options = &o;
@@ -143,6 +159,7 @@ int run(const RunOptions& o) {
     };
     report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks);
     if (output_ok) say(stream.finish());
+    if (traces.to != nullptr) traces.to->finish();
     report.store = store.stats();
     report.prompt = &prompt;
     report.text = &answer;

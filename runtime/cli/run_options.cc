@@ -99,6 +99,10 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--chat-template", o->chat_template, "chat format, by the name of its kind or as a template in a file (default: the model's)")
         ->type_name("NAME|FILE");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
+    parser.add_option("--trace-experts", o->trace_experts, "record which experts each token used, layer by layer (bench/paging_trace.h)")
+        ->type_name("FILE");
+    parser.add_option("--replay-experts", o->replay_experts, "route by such a record instead: nonsense as text, right as load")
+        ->type_name("FILE");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");

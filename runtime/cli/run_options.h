@@ -42,6 +42,8 @@ struct RunOptions {
     std::optional<std::string> system;
     std::string chat_template;  // a family's name or a file; empty: the model file's own
     std::string pre_tokenizer;
+    std::string trace_experts;   // file to record the routers' choices in
+    std::string replay_experts;  // and one to route by
     bool json = false;
     bool quiet = false;
 };

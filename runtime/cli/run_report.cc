@@ -78,6 +78,27 @@ void print_configuration(const RunReport& r) {
     std::fprintf(stderr, "\n");
 }
 
+namespace {
+
+double share(uint64_t part, uint64_t whole) { return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole); }
+
+nlohmann::ordered_json experts_json(const ExpertStats& e) {
+    return {{"slots", e.slots},
+            {"slot_bytes", e.slot_bytes},
+            {"slot_waste", e.slot_waste},
+            {"read_amplification", e.read_amplification},
+            {"uses", e.uses},
+            {"hit_rate", share(e.here, e.uses)},
+            {"foreseen_rate", share(e.foreseen, e.uses)},
+            {"predictions", e.predictions},
+            {"prediction_rate", share(e.right_predictions, e.predictions)},
+            {"predictions_read", e.predictions_read},
+            {"absent_bytes", e.absent_bytes},
+            {"reading_s", static_cast<double>(e.busy_us) / 1e6}};
+}
+
+}  // namespace
+
 void print_statistics(const RunReport& r) {
     const GenerateResult& g = r.result;
     std::fprintf(stderr, "weir: %zu prompt tokens at %.1f tokens/s, %zu tokens at %.2f tokens/s, first after %.0f ms (loading %.0f ms), ended by %s\n",
@@ -107,6 +128,11 @@ void print_statistics(const RunReport& r) {
                      r.options->warmup_tokens,
                      per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
                      per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
+    }
+    if (const ExpertStats& e = r.store.experts; e.uses > 0) {
+        std::fprintf(stderr, "weir: experts: %zu slots of %.2f MiB; %.1f %% were here when chosen, %.1f %% foreseen; %.1f %% of predictions right\n",
+                     e.slots, in_mib(e.slot_bytes), 100 * share(e.here, e.uses), 100 * share(e.foreseen, e.uses),
+                     100 * share(e.right_predictions, e.predictions));
     }
     if (g.mean_workers > 0 && g.mean_workers < 0.95 * static_cast<double>(r.threads)) {
         std::fprintf(stderr, "weir: %.1f of %zu threads decoded a token, as reads bound and fewer were faster (--adapt-threads off: always all)\n",
@@ -168,7 +194,7 @@ bool print_json(const RunReport& r) {
                        {"waits", t.waits},
                        {"stall_ms", static_cast<double>(t.stall_us) / 1000}};
         paging["bytes_read_per_token"] = per_token(ours ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady);
-        if (pages_by_budget(s.mode) && r.config->n_experts == 0)
+        if (s.mode == PagingMode::kUffd || (pages_by_budget(s.mode) && r.config->n_experts == 0))
             paging["must_read_bytes_per_token"] = per_token(g.steady->must_read_bytes, *g.steady);
         paging["io_read_bytes_per_token"] = per_token(g.steady->storage_bytes, *g.steady);
         paging["faults_per_token"] = per_token(g.steady->faults, *g.steady);
@@ -177,6 +203,7 @@ bool print_json(const RunReport& r) {
         if (ours) paging["pager_cpu_share"] = g.steady->pager_cpu_seconds / g.steady->seconds;
     }
     j["paging"] = std::move(paging);
+    if (s.experts.slots > 0) j["experts"] = experts_json(s.experts);
     j["memory"] = {{"budget_bytes", pages_by_budget(s.mode) ? ordered_json(r.budget.ram) : ordered_json(nullptr)},
                    {"budget_at_end_bytes", ours ? ordered_json(s.budget_changes == 0 ? r.budget.ram : ram_with(r.budget, s.frame_bytes)) : ordered_json(nullptr)},
                    {"budget_changes", s.budget_changes},

@@ -97,6 +97,9 @@ size_t ActivationBuffers::lay_out(const ModelConfig& config, const BufferShape& 
         shared_weight = arena.floats(shape.batch, 1);
         packed_slots = arena.take(slots, widest_packed_row(config.dim));
         slot_out = arena.floats(slots, config.dim);
+        foreseen = reinterpret_cast<uint32_t*>(arena.take(kForeseenTokens * config.n_experts_used, sizeof(uint32_t)));
+        foreseen_of_layer = reinterpret_cast<uint32_t*>(arena.take(config.n_experts, sizeof(uint32_t)));
+        foreseen_count = reinterpret_cast<uint32_t*>(arena.take(config.n_experts, sizeof(uint32_t)));
     }
     packed = arena.packed(shape.batch, std::max(config.dim, q_dim));
     rope_cos = arena.floats(shape.batch, config.n_ropes() * (config.rope_dims / 2));
@@ -106,6 +109,10 @@ size_t ActivationBuffers::lay_out(const ModelConfig& config, const BufferShape& 
     for (WorkerBuffers& worker : workers) {
         worker.row = arena.floats(1, std::max(config.dim, config.widest_ffn()));
         worker.attention = arena.floats(1, attention_scratch(config.head_dim, config.n_heads / config.n_kv_heads));
+        if (config.n_experts != 0) {
+            worker.ahead = arena.packed(1, config.dim);
+            worker.ahead_router = arena.floats(1, config.n_experts);
+        }
         worker.packed = arena.packed(1, std::max({config.dim, q_dim, config.widest_ffn()}));
     }
     return arena.used();

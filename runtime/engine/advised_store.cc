@@ -94,6 +94,7 @@ class AdvisedStore : public StoreBase {
         StoreStats s;
         s.mode = PagingMode::kAdvised;
         s.weights_bytes = map_.weights_bytes;
+        s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
         s.resident_bytes = resident_bytes_;
         s.must_read_bytes = must_read_bytes_;

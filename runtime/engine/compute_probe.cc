@@ -93,7 +93,7 @@ double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mappi
 
 }  // namespace
 
-std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms) {
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share) {
     std::vector<ComputePart> parts;
     for (const PlacedTensor& placed : map.tensors) {
         const GgufTensor& t = *placed.tensor;
@@ -102,8 +102,9 @@ std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForm
         auto it = std::find_if(parts.begin(), parts.end(), [&](const ComputePart& p) { return p.type == t.type && p.form == form; });
         if (it == parts.end()) it = parts.insert(parts.end(), {t.type, form, cols, 0, 0, 0});
         it->cols = std::max(it->cols, cols);
-        it->bytes += t.bytes;
-        it->elements += t.rows() * cols;
+        const double met = placed.experts ? expert_share : 1;
+        it->bytes += static_cast<uint64_t>(met * static_cast<double>(t.bytes));
+        it->elements += static_cast<uint64_t>(met * static_cast<double>(t.rows() * cols));
     }
     std::sort(parts.begin(), parts.end(), [](const ComputePart& a, const ComputePart& b) { return a.bytes > b.bytes; });
     return parts;

@@ -27,7 +27,8 @@ struct ComputePart {
 };
 
 // The parts of one token's walk, largest first.
-std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms);
+// expert_share: of the experts' bytes, which a token meets.
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share = 1);
 
 struct ComputeProbeOptions {
     double seconds_per_part = 0.15;

@@ -48,6 +48,7 @@ class FileStore : public StoreBase {
         StoreStats s;
         s.mode = options_.mode;
         s.weights_bytes = map_.weights_bytes;
+        s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
         s.resident_bytes = options_.mode == PagingMode::kResident ? map_.weights_bytes : 0;
         s.frame_bytes = options_.mode == PagingMode::kResident ? mapping_bytes_ : 0;

@@ -61,6 +61,7 @@ Forward::Forward(const Model& model, WeightStore& store, KvCache& cache, Team& t
     places_.reserve(max_batch);
     neighbours_.reserve(max_batch);
     logit_tokens_.reserve(max_logit_rows);
+    experts_.reserve(model.config.n_experts);
     expert_inputs_.reserve(2 * model.config.n_experts);
     expert_outputs_.reserve(model.config.n_experts);
 }
@@ -146,6 +147,7 @@ void Forward::work(size_t worker, const Batch& batch) {
     if (worker != 0) return;
     pass_open_ = false;
     store_.end_pass();
+    if (trace_to_ != nullptr) trace_to_->end_pass(batch.ids.size());
 }
 
 // x[t] = embedding of ids[t], and the turns of the rotary embedding for the batch's positions.
@@ -303,7 +305,15 @@ bool Forward::pack(size_t worker, size_t tokens, std::span<const Product> group,
 // Workers publish the place of the unit they are about to read, which frees what lies before it.
 bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
                    const PackedRows& shared) {
-    return walk_rows(worker, tokens, group, form, tokens == 1 ? buffers_.workers[worker].packed : shared);
+    return walk_rows(worker, tokens, group, form, tokens == 1 ? buffers_.workers[worker].packed : shared) && meet();
+}
+
+// Where rows of a matrix are, once they are here; nullptr where they cannot be had.
+const std::byte* Forward::rows_of(size_t worker, const Matrix& w, size_t row, size_t rows) {
+    if (w.expert_rows != 0) return store_.expert_rows(worker, w, row);
+    const size_t offset = row * w.row_bytes;
+    store_.release(worker, w.place + offset);
+    return store_.acquire(worker, w.place + offset, rows * w.row_bytes) ? w.data + offset : nullptr;
 }
 
 bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
@@ -323,21 +333,21 @@ bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> g
         for (; ticket < first_unit + units; ticket = ticket_.fetch_add(1, std::memory_order_relaxed)) {
             const size_t row = (ticket - first_unit) * rows_per_unit;
             const size_t rows = std::min(rows_per_unit, rows_in_all - row);
-            const size_t offset = (product.first_row + row) * w.row_bytes;
-            store_.release(worker, w.place + offset);
-            if (!store_.acquire(worker, w.place + offset, rows * w.row_bytes)) {
+            const std::byte* const weights = rows_of(worker, w, product.first_row + row, rows);
+            if (weights == nullptr) {
                 team_.fail();
                 return false;
             }
-            kernels_.matmul(w.type, packed, w.data + offset, rows, w.cols, input, stride, inputs, product.y + row,
+            kernels_.matmul(w.type, packed, weights, rows, w.cols, input, stride, inputs, product.y + row,
                             product.y_stride);
             finish(product, row, rows, inputs);
         }
         first_unit += units;
     }
     const Product& last = group.back();
-    store_.release(worker, last.w->place + (last.first_row + (last.rows != 0 ? last.rows : last.w->rows)) * last.w->row_bytes);
-    return meet();
+    if (last.w->expert_rows == 0)
+        store_.release(worker, last.w->place + (last.first_row + (last.rows != 0 ? last.rows : last.w->rows)) * last.w->row_bytes);
+    return true;
 }
 
 // What comes after the product, row by row, while the unit's results are in cache.

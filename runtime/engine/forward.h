@@ -20,6 +20,7 @@
 
 #include "kernels/kernels.h"
 #include "runtime/engine/activation_buffers.h"
+#include "runtime/engine/expert_trace.h"
 #include "runtime/engine/kv_cache.h"
 #include "runtime/engine/model.h"
 #include "runtime/engine/team.h"
@@ -60,6 +61,12 @@ class Forward {
     std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
         const SequencePart part{&cache_, ids, logit_rows};
         return pass({&part, 1}, next_follows);
+    }
+
+    // Before the first pass: what routers choose is recorded, and experts are chosen by a trace in their place. nullptr: not.
+    void trace_experts(ExpertTraceWriter* to, const ExpertTraceReader* from) {
+        trace_to_ = to;
+        trace_from_ = from;
     }
 
     size_t max_batch() const { return max_batch_; }
@@ -123,13 +130,18 @@ class Forward {
               const PackedRows& shared);
     bool walk_rows(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
                    const PackedRows& x);
+    const std::byte* rows_of(size_t worker, const Matrix& w, size_t row, size_t rows);
     void finish(const Product& product, size_t row, size_t rows, size_t tokens);
     bool gated(size_t worker, size_t tokens, const GatedBlock& block);
     bool feed_forward(size_t worker, const Batch& batch, size_t index);
     bool mixture(size_t worker, const Batch& batch, size_t index);
     bool route(size_t worker, const Batch& batch, size_t index);
-    void choose(size_t token);
-    void sort_slots(size_t tokens, const Layer& layer);
+    void choose(size_t index, size_t token);
+    size_t rank_experts(const float* worth, uint32_t* best) const;
+    void foresee(size_t worker, const Batch& batch, size_t index);
+    void tell_foreseen(size_t tokens, size_t index);
+    void sort_slots(size_t tokens);
+    void take_step(size_t tokens, size_t index, size_t done);
     bool pack_slots(size_t worker, const Batch& batch, size_t index, uint32_t stage);
     bool experts(size_t worker, const Batch& batch, size_t index);
     bool add_normed(size_t worker, const Batch& batch, const std::vector<float>& weight);
@@ -158,8 +170,17 @@ class Forward {
     std::vector<Place> places_;
     std::vector<Neighbours> neighbours_;
     std::vector<size_t> logit_tokens_;
-    std::vector<Product> expert_inputs_;   // gate and up of the experts that the pass uses in this layer; set by worker 0
+    // What the pass uses of a layer's experts, in the order in which they are computed, and the step [first, end) of them that
+    // is under way. Set by worker 0, then by whoever meets the others last.
+    std::vector<uint32_t> experts_;
+    size_t first_of_step_ = 0;
+    size_t end_of_step_ = 0;
+    bool foresees_ = false;  // the next layer's experts are to be foretold
+    std::vector<Product> expert_inputs_;   // gate and up of the step's experts
     std::vector<Product> expert_outputs_;  // and down
+
+    ExpertTraceWriter* trace_to_ = nullptr;
+    const ExpertTraceReader* trace_from_ = nullptr;
 
     bool pass_open_ = false;  // leader's: between the store's begin_pass and end_pass
     alignas(64) std::atomic<size_t> ticket_{0};  // next unit of the walk or of attention; reset at each barrier

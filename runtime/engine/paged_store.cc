@@ -12,6 +12,8 @@
 #include "pager/mapping.h"
 #include "pager/pager.h"
 #include "pager/system.h"
+#include "runtime/engine/expert_groups.h"
+#include "runtime/engine/foresight.h"
 #include "runtime/engine/paging_shape.h"
 #include "runtime/engine/ring_length.h"
 #include "runtime/engine/store_base.h"
@@ -58,6 +60,9 @@ pager::UffdSource uffd_source(const std::string& name) {
     ::_exit(1);
 }
 
+// Experts of one step: more would be kept for long once they are done with.
+constexpr size_t kMostAtOnce = 8;
+
 // What a user should know of a run that goes on: a slow device, a fallback that was taken.
 void notice(const char* text) { std::fprintf(stderr, "weir: warning: %s\n", text); }
 
@@ -66,11 +71,12 @@ class PagedStore : public StoreBase {
     PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
         const size_t page = file_.granule();
-        const PagingShape shape =
-            shape_paging(map_.image_bytes, longest_row_bytes(map_), options.frame_bytes, options.workers, page);
+        ExpertGroups experts = gather_experts(map_, config_.n_experts, page);
+        const PagingShape shape = shape_paging(map_.image_bytes, longest_row_bytes(map_, true), options.frame_bytes, options.workers,
+                                               page, experts.layout);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
-        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_, runs_of_every_pass());
+        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
         frames_ = shape.frames;
         ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
         std::vector<pager::ImageRange> ranges;
@@ -88,6 +94,8 @@ class PagedStore : public StoreBase {
         o.workers = options.workers;
         o.held_extents = shape.held;
         o.frames = frames_;
+        o.slot_frames = shape.slot_frames;
+        o.groups = experts.layout;
         o.gates = options.gates;
         o.install = install_rung(options.install);
         o.reader = reader_rung(options.reader);
@@ -100,6 +108,7 @@ class PagedStore : public StoreBase {
             throw Error(e.what());
         }
         bind_by_place(pager_->region());
+        bind_experts_to(std::move(experts));
         row_slot_ = pager::align_up(row_bytes(), page) + page;
         row_buffer_ = pager::Mapping(kRowsAtOnce * row_slot_, page, false, "embedding rows");
     }
@@ -112,14 +121,73 @@ class PagedStore : public StoreBase {
                                   [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
     }
 
-    void announce(uint64_t place, uint64_t bytes) noexcept override {
-        const size_t first = place / extent_bytes_, last = (place + bytes - 1) / extent_bytes_;
-        announcements_.also(first, last - first + 1,
-                            [this](uint64_t ordinal, size_t from, size_t count) { pager_->plan(ordinal, from, count); });
+    size_t use_experts(size_t layer, std::span<uint32_t> experts) noexcept override {
+        first_group_ = static_cast<uint32_t>(layer * n_experts_);
+        for (const uint32_t e : foresight_.predicted(layer)) is_foreseen_[e] = 1;
+        for (const uint32_t e : experts) is_foreseen_[e] = 0;
+        for (const uint32_t e : foresight_.predicted(layer)) {
+            if (std::exchange(is_foreseen_[e], 0) != 0) slots_->cancel(first_group_ + e);
+        }
+        foresight_.chose(layer, experts);
+        experts_ = experts;
+        used_ = released_ = 0;
+        // What is here, then what is on its way, then what is to be read.
+        for (const uint32_t e : experts) {
+            const uint32_t group = first_group_ + e;
+            wait_rank_[e] = !slots_->resident(group) ? 2 : slots_->here(group) ? 0 : 1;
+        }
+        std::sort(experts.begin(), experts.end(), [this](uint32_t a, uint32_t b) {
+            return wait_rank_[a] != wait_rank_[b] ? wait_rank_[a] < wait_rank_[b] : a < b;
+        });
+        return next_experts(experts, 0);
+    }
+
+    size_t next_experts(std::span<uint32_t> experts, size_t done) noexcept override {
+        for (; released_ < done; ++released_) slots_->release(first_group_ + experts[released_]);
+        if (done == experts.size()) return 0;
+        for (;;) {
+            const uint32_t seen = slots_->news();
+            while (used_ < experts.size() && slots_->use(first_group_ + experts[used_])) ++used_;
+            if (used_ > done || pager_->failed()) break;
+            slots_->wait_for_news(seen);
+        }
+        size_t here = done;  // experts [done, here) are
+        for (size_t i = done; i < used_; ++i) {
+            if (!slots_->here(first_group_ + experts[i])) continue;
+            std::rotate(experts.begin() + static_cast<ptrdiff_t>(here), experts.begin() + static_cast<ptrdiff_t>(i),
+                        experts.begin() + static_cast<ptrdiff_t>(i) + 1);
+            ++here;
+        }
+        return std::clamp<size_t>(here - done, 1, kMostAtOnce);
+    }
+
+    // The router of a layer ahead is looked at out of turn: only where it stays.
+    bool wants_predictions() const noexcept override {
+        return slots_ != nullptr && resident_bytes_ >= map_.weights_bytes - map_.expert_bytes && slots_->lacks();
+    }
+
+    void predict_experts(size_t layer, std::span<const uint32_t> experts) noexcept override {
+        foresight_.predict(layer, experts);
+        const size_t trusted = foresight_.trusted();
+        for (size_t i = 0; i < std::min(trusted, foresight_.predicted(layer).size()); ++i)
+            (void)slots_->hint(static_cast<uint32_t>(layer * n_experts_) + experts[i]);
+    }
+
+    const std::byte* expert_rows(size_t worker, const Matrix& w, size_t row) noexcept override {
+        const size_t expert = row / w.expert_rows, group = w.first_group + expert;
+        const std::byte* const slot = slots_->acquire(worker, static_cast<uint32_t>(group));
+        if (slot == nullptr) return nullptr;
+        return slot + part_offset_[group * ExpertGroups::kMostParts + w.part] + (row - expert * w.expert_rows) * w.row_bytes;
     }
 
     void end_pass() override {
         announcements_.end_pass();
+        uint64_t absent_experts = 0;
+        if (slots_ != nullptr) {
+            release_experts();
+            slots_->end_token();
+            absent_experts = slots_->stats().absent_bytes;
+        }
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
@@ -127,7 +195,9 @@ class PagedStore : public StoreBase {
             resident_bytes_ = resident_bytes();
             residency_changes_ = changes;
         }
-        must_read_bytes_ += pass_bytes() - std::min(pass_bytes(), resident_bytes_);
+        const uint64_t every_pass = map_.weights_bytes - map_.expert_bytes + (config_.tied_head ? 0 : row_bytes());
+        must_read_bytes_ += every_pass - std::min(every_pass, resident_bytes_) + absent_experts - absent_experts_before_;
+        absent_experts_before_ = absent_experts;
         const std::chrono::duration<double, std::micro> took = Clock::now() - pass_begin_;
         if (ring_.took(static_cast<double>(pager_->stall_us() - stalled_before_) / took.count()))
             pager_->set_ring(ring_.extents());
@@ -176,6 +246,7 @@ class PagedStore : public StoreBase {
         StoreStats s;
         s.mode = PagingMode::kUffd;
         s.weights_bytes = map_.weights_bytes;
+        s.expert_bytes = expert_bytes();
         s.pass_bytes = map_.expert_bytes == 0 ? map_.image_bytes + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
         s.resident_bytes = resident_bytes();
         s.must_read_bytes = must_read_bytes_;
@@ -192,6 +263,20 @@ class PagedStore : public StoreBase {
         s.read_retries = p.read_retries;
         s.buffered_rereads = p.buffered_rereads;
         s.copied_moves = p.copied_moves + p.hollow_frames;
+        if (slots_ != nullptr) {
+            s.experts.uses = p.groups.uses;
+            s.experts.here = p.groups.here;
+            s.experts.foreseen = p.groups.foreseen;
+            s.experts.absent_bytes = p.groups.absent_bytes;
+            s.experts.predictions = foresight_.made();
+            s.experts.right_predictions = foresight_.right();
+            s.experts.predictions_read = p.groups.hints_read;
+            s.experts.busy_us = p.groups_busy_us;
+            s.experts.slots = p.groups.slots;
+            s.experts.slot_bytes = slots_->slot_bytes();
+            s.experts.read_amplification = read_amplification_;
+            s.experts.slot_waste = slot_waste_;
+        }
         s.rungs = pager_->rungs();
         return s;
     }
@@ -199,29 +284,31 @@ class PagedStore : public StoreBase {
   private:
     using Clock = std::chrono::steady_clock;
 
-    // Extents that hold something besides experts: these are what a pass touches whatever the routers choose.
-    std::vector<Announcements::Run> runs_of_every_pass() const {
-        std::vector<bool> sparse(n_extents_, false);
-        uint64_t begin = 0, end = 0;  // of experts that lie together, but for a page's alignment
-        const auto mark = [&] {
-            for (uint64_t e = (begin + extent_bytes_ - 1) / extent_bytes_; (e + 1) * extent_bytes_ <= end; ++e) sparse[e] = true;
-        };
-        for (const PlacedTensor& placed : map_.tensors) {
-            if (!placed.experts) continue;
-            if (placed.place >= end + file_.granule()) {
-                mark();
-                begin = placed.place;
-            }
-            end = placed.place + placed.tensor->bytes;
+    void bind_experts_to(ExpertGroups&& experts) {
+        slots_ = pager_->slots();
+        n_experts_ = experts.n_experts;
+        part_offset_ = std::move(experts.part_offset);
+        wait_rank_.resize(n_experts_);
+        is_foreseen_.resize(n_experts_);
+        foresight_ = Foresight(config_.n_layers, n_experts_, n_experts_);
+        uint64_t read = 0;
+        for (const pager::Segment& s : experts.layout.slots.segments) read += s.bytes;
+        if (slots_ != nullptr) {
+            const auto bytes = static_cast<double>(experts.slice_bytes);
+            const auto all = static_cast<double>(experts.layout.slots.n_extents() * experts.layout.slots.extent_bytes);
+            read_amplification_ = static_cast<double>(read) / bytes;
+            slot_waste_ = 1 - bytes / all;
         }
-        mark();
-        std::vector<Announcements::Run> runs;
-        for (size_t e = 0; e < n_extents_; ++e) {
-            if (sparse[e]) continue;
-            if (runs.empty() || runs.back().first + runs.back().count != e) runs.push_back({e, 0});
-            ++runs.back().count;
+        for (size_t i = 0; i < map_.tensors.size(); ++i) {
+            const ExpertGroups::Part& part = experts.parts[i];
+            if (part.part == ExpertGroups::kMostParts) continue;
+            bind_experts(map_.tensors[i].tensor->name, n_experts_, static_cast<uint32_t>(part.layer * n_experts_), part.part);
         }
-        return runs;
+    }
+
+    // What was in use when a pass was given up.
+    void release_experts() {
+        for (; released_ < used_; ++released_) slots_->release(first_group_ + experts_[released_]);
     }
 
     void throw_if_failed() const {
@@ -243,6 +330,22 @@ class PagedStore : public StoreBase {
     pager::Mapping row_buffer_;
     size_t row_slot_ = 0;
     Announcements announcements_;
+
+    // Experts
+    pager::GroupSlots* slots_ = nullptr;  // the pager's; nullptr where the model has none
+    size_t n_experts_ = 0;
+    std::vector<uint32_t> part_offset_;   // see ExpertGroups
+    Foresight foresight_{0, 0, 0};
+    std::vector<uint8_t> is_foreseen_;    // per expert of a layer
+    std::vector<uint8_t> wait_rank_;      // per expert of a layer
+    uint32_t first_group_ = 0;            // of the layer under way
+    std::span<const uint32_t> experts_;   // of it: [released_, used_) are in use
+    size_t used_ = 0;
+    size_t released_ = 0;
+    uint64_t absent_experts_before_ = 0;  // at the end of the last pass
+    double read_amplification_ = 0;
+    double slot_waste_ = 0;
+
     RingLength ring_;
     Clock::time_point pass_begin_{};
     uint64_t stalled_before_ = 0;

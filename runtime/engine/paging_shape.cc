@@ -17,26 +17,33 @@ constexpr size_t kSpareFrames = 2;
 
 }  // namespace
 
-PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row, uint64_t frame_bytes, size_t workers, size_t granule) {
+PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row, uint64_t frame_bytes, size_t workers, size_t granule,
+                         const pager::GroupLayout& groups) {
     PagingShape shape;
     const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : granule;
-    shape.extent_bytes = pager::choose_extent_bytes(frame_bytes, granule, pmd);
+    const bool sparse = groups.slots.n_extents() > 0;
+    // Slots get what Extents leave: a small budget is not to be spent on the fewest Extents there can be.
+    shape.extent_bytes = pager::choose_extent_bytes(sparse ? frame_bytes / 2 : frame_bytes, granule, pmd);
     shape.n_extents = (image_bytes + shape.extent_bytes - 1) / shape.extent_bytes;
-    shape.frames = std::min<uint64_t>(frame_bytes / shape.extent_bytes, shape.n_extents + kSpareFrames);
+    const uint64_t frames = frame_bytes / shape.extent_bytes;
+    const size_t least_slots = sparse ? pager::GroupSlots::least_frames(groups, shape.extent_bytes) : 0;
+    shape.frames = std::min<uint64_t>(frames - std::min<uint64_t>(frames, least_slots), shape.n_extents + kSpareFrames);
     shape.held = pager::held_extents(longest_row, shape.extent_bytes);
     const size_t least = pager::least_frames(workers, shape.held) + kSpareFrames;
-    if (shape.frames < shape.n_extents + kSpareFrames && shape.frames < least) {
+    if (shape.frames < std::min(least, shape.n_extents + kSpareFrames)) {
         throw UsageError("the budget leaves " + mib(frame_bytes) + " for weights, and " + std::to_string(workers) +
-                         " threads need at least " + mib(least * shape.extent_bytes) +
+                         " threads need at least " + mib((least + least_slots) * shape.extent_bytes) +
                          "; raise --ram or --weights-ram, or use fewer threads");
     }
+    if (sparse)
+        shape.slot_frames = std::min<uint64_t>(frames - shape.frames, pager::GroupSlots::all_frames(groups, shape.extent_bytes));
     return shape;
 }
 
-uint64_t longest_row_bytes(const ModelMap& map) {
+uint64_t longest_row_bytes(const ModelMap& map, bool experts_apart) {
     uint64_t longest = 0;
     for (const PlacedTensor& t : map.tensors)
-        longest = std::max<uint64_t>(longest, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
+        if (!(t.experts && experts_apart)) longest = std::max<uint64_t>(longest, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
     return longest;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pager/group_slots.h"
 #include "runtime/model/model_map.h"
 
 namespace weir {
@@ -12,16 +13,17 @@ namespace weir {
 struct PagingShape {
     size_t extent_bytes = 0;
     size_t n_extents = 0;
-    size_t frames = 0;  // at most what holds every Extent and the staging of install by copy
+    size_t frames = 0;  // for Extents: at most what holds every one and the staging of install by copy
+    size_t slot_frames = 0;  // and for slots of groups, which get the rest
     size_t held = 0;    // Extents that a worker may hold at a time
 };
 
 // frame_bytes: what frames may take. granule: of reads. Throws UsageError with figures where that is too little for the
 // workers to walk at all.
 PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row_bytes, uint64_t frame_bytes, size_t workers,
-                         size_t granule);
+                         size_t granule, const pager::GroupLayout& groups = {});
 
 // Bytes of the longest row in the walk: it is read in one piece.
-uint64_t longest_row_bytes(const ModelMap& map);
+uint64_t longest_row_bytes(const ModelMap& map, bool experts_apart = false);
 
 }  // namespace weir

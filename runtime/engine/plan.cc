@@ -13,17 +13,27 @@ const char* bound_name(Bound bound) { return bound == Bound::kCompute ? "compute
 Plan make_plan(const PlanInput& in) {
     Plan plan;
     plan.budget = divide_memory(in.budget);
-    const PagingShape shape =
-        shape_paging(in.image_bytes, in.longest_row_bytes, plan.budget.frames, in.budget.threads, in.granule);
+    const PagingShape shape = shape_paging(in.image_bytes, in.longest_row_bytes, plan.budget.frames, in.budget.threads, in.granule,
+                                           in.experts.groups);
+    uint64_t experts_read = 0;
+    if (const size_t groups = in.experts.n_groups(); groups > 0) {
+        const uint64_t slot_bytes = in.experts.groups.slots.extent_bytes;
+        const size_t slots = std::min<size_t>(groups, shape.slot_frames * shape.extent_bytes / slot_bytes);
+        plan.expert_bytes = slots * slot_bytes;
+        plan.hit_rate = expected_hit_rate(in.experts, slots);
+        const auto used = static_cast<double>(in.experts.layers() * in.experts.used);
+        experts_read = static_cast<uint64_t>(used * (1 - plan.hit_rate) * static_cast<double>(in.experts.group_bytes()));
+    }
     plan.extent_bytes = shape.extent_bytes;
     plan.compute_s = in.compute_s;
     const auto divide = [&](size_t ring) {
         const pager::Residency residency =
             pager::choose_residency(shape.n_extents, shape.frames, {in.budget.threads, in.copies, shape.held, ring});
         // The last Extent of the image is as a rule not full: what is pinned is never more than there is.
-        plan.resident_bytes = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
+        const uint64_t pinned = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
+        plan.resident_bytes = pinned + plan.expert_bytes;
         plan.ring_bytes = residency.ring * shape.extent_bytes;
-        plan.streamed_bytes = in.image_bytes - plan.resident_bytes + in.row_bytes;
+        plan.streamed_bytes = in.image_bytes - pinned + in.row_bytes + experts_read;
         plan.read_s = in.device_bytes_per_s > 0 ? static_cast<double>(plan.streamed_bytes) / in.device_bytes_per_s : 0;
     };
     // As RingLength settles: long where reads bound, short where they do not.
@@ -32,7 +42,8 @@ Plan make_plan(const PlanInput& in) {
     plan.bound = plan.read_s > plan.compute_s ? Bound::kDevice : Bound::kCompute;
     const double token_s = std::max(plan.read_s, plan.compute_s);
     plan.tokens_per_s = token_s > 0 ? 1 / token_s : 0;
-    const double pass_s = in.device_bytes_per_s > 0 ? static_cast<double>(in.image_bytes) / in.device_bytes_per_s : 0;
+    const uint64_t first_pass = in.image_bytes + in.experts.layers() * in.experts.used * in.experts.group_bytes();
+    const double pass_s = in.device_bytes_per_s > 0 ? static_cast<double>(first_pass) / in.device_bytes_per_s : 0;
     plan.first_token_s = std::max(pass_s, plan.compute_s);
     return plan;
 }
@@ -51,9 +62,9 @@ uint64_t ram_for_all(const PlanInput& input) {
     in.budget.weights_ram.reset();
     const auto everything_stays = [&](uint64_t ram) {
         const std::optional<Plan> plan = plan_at(in, ram);
-        return plan && plan->resident_bytes == in.image_bytes;
+        return plan && plan->streamed_bytes == in.row_bytes;
     };
-    uint64_t enough = in.image_bytes + in.budget.base + in.budget.kv_cache + in.budget.activations;
+    uint64_t enough = in.image_bytes + in.experts.n_groups() * in.experts.groups.slots.extent_bytes + in.budget.base + in.budget.kv_cache + in.budget.activations;
     while (!everything_stays(enough)) enough += enough / 8 + 1;
     uint64_t least = 0;
     while (enough - least > (uint64_t{1} << 20)) {  // to a MiB
@@ -66,6 +77,9 @@ uint64_t ram_for_all(const PlanInput& input) {
 PlanInput with_weights(PlanInput input, double share, double compute_s) {
     input.image_bytes = static_cast<uint64_t>(static_cast<double>(input.image_bytes) * share);
     input.longest_row_bytes = static_cast<uint64_t>(static_cast<double>(input.longest_row_bytes) * share);
+    pager::Layout& slots = input.experts.groups.slots;
+    slots.extent_bytes = static_cast<size_t>(static_cast<double>(slots.extent_bytes) * share);
+    for (pager::Segment& s : slots.segments) s.bytes = static_cast<uint32_t>(s.bytes * share);
     input.row_bytes = static_cast<uint64_t>(static_cast<double>(input.row_bytes) * share);
     input.compute_s = compute_s;
     return input;

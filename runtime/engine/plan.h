@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "runtime/engine/budget.h"
+#include "runtime/engine/expert_forecast.h"
 
 namespace weir {
 
 struct PlanInput {
     BudgetInput budget;            // mode uffd; ram set
-    uint64_t image_bytes = 0;      // of the walk, as it is read
+    uint64_t image_bytes = 0;      // of the walk, as it is read; without experts
+    ExpertDemand experts;
     uint64_t longest_row_bytes = 0;
     uint64_t row_bytes = 0;        // that one token reads of an embedding beside the walk; 0 where they are tied
     size_t granule = 0;            // of reads
@@ -31,7 +33,9 @@ struct Plan {
     size_t extent_bytes = 0;
     uint64_t resident_bytes = 0;  // R: pinned
     uint64_t ring_bytes = 0;
-    uint64_t streamed_bytes = 0;  // M - R: read for every token
+    uint64_t expert_bytes = 0;    // of R: slots of experts
+    double hit_rate = 1;          // of experts, see expected_hit_rate()
+    uint64_t streamed_bytes = 0;  // M - R, and the experts that are expected not to be here: read for every token
     double compute_s = 0;         // of one token, both
     double read_s = 0;
     double tokens_per_s = 0;

@@ -45,7 +45,7 @@ StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const Stor
       config_(config),
       options_(options),
       file_(open_file(file.path(), options.io)),
-      map_(build_model_map(file, config, file_.granule())),
+      map_(build_model_map(file, config, file_.granule(), options.mode == PagingMode::kUffd)),
       scalar_(kernels::select_kernels("scalar")),
       embedding_row_bytes_(kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
     if (file_.size() != file.file_size()) throw Error(file.path() + ": the file changed while it was opened");
@@ -65,6 +65,14 @@ void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint6
         m.place = places.empty() ? placed.place : places[i];
         matrices_.emplace(t.name, std::move(m));
     }
+}
+
+void StoreBase::bind_experts(const std::string& name, size_t n_experts, uint32_t first_group, uint32_t part) {
+    Matrix& m = matrices_.at(name);
+    m.data = nullptr;
+    m.expert_rows = m.rows / n_experts;
+    m.first_group = first_group;
+    m.part = part;
 }
 
 void StoreBase::bind_by_place(const std::byte* image) { bind(image, true, {}); }
@@ -113,6 +121,10 @@ uint64_t StoreBase::embedding_offset(int32_t id) const {
         throw Error("token " + std::to_string(id) + " is outside the vocabulary of " +
                     std::to_string(map_.embedding->rows()));
     return map_.embedding->offset + static_cast<uint64_t>(id) * embedding_row_bytes_;
+}
+
+uint64_t StoreBase::expert_bytes() const {
+    return map_.expert_bytes == 0 ? 0 : map_.expert_bytes / (config_.n_layers * config_.n_experts);
 }
 
 uint64_t StoreBase::pass_bytes() const {

@@ -86,6 +86,8 @@ class StoreBase : public WeightStore {
     // Fills the look-up: pointers by place in the image, or by offset in the file. places: of the map's tensors, where the
     // walk is cut in another way than the map's.
     void bind_by_place(const std::byte* image);
+    // The matrix is one of experts in slots: expert_rows() of each from first_group on.
+    void bind_experts(const std::string& name, size_t n_experts, uint32_t first_group, uint32_t part);
     void bind_by_offset(const std::byte* file_image, std::span<const uint64_t> places = {});
 
     // Throws Error where the file has changed or shrunk since it was opened.
@@ -98,6 +100,8 @@ class StoreBase : public WeightStore {
     uint64_t embedding_offset(int32_t id) const;
     // Bytes that one token touches: the walk, and one row of an embedding that the walk does not hold.
     uint64_t pass_bytes() const;
+    // Of one expert, mean over the layers; 0 where there are none.
+    uint64_t expert_bytes() const;
 
     const GgufFile& gguf_;
     const ModelConfig config_;

@@ -39,11 +39,33 @@ struct Matrix {
     size_t row_bytes = 0;
     const std::byte* data = nullptr;
     uint64_t place = 0;           // of row 0 in the walk: bytes, ascending in execution order, one slot per extent_bytes()
+    // Of experts that lie in slots: rows of one expert, the first expert's group and which part of a group. Else 0; data is
+    // nullptr then, and expert_rows() says where rows are.
+    size_t expert_rows = 0;
+    uint32_t first_group = 0;
+    uint32_t part = 0;
+};
+
+// What became of the experts that routers chose, where they lie in slots of their own. Counts since the start.
+struct ExpertStats {
+    uint64_t uses = 0;           // by a pass and layer
+    uint64_t here = 0;           // of these, in memory when the router chose, and not because of a prediction
+    uint64_t foreseen = 0;       // whose read a prediction had begun
+    uint64_t absent_bytes = 0;   // of the others and the foreseen: to be read by any reader
+    uint64_t predictions = 0;       // made
+    uint64_t right_predictions = 0; // of these, that the router then chose
+    uint64_t predictions_read = 0;  // that a read was begun for
+    uint64_t busy_us = 0;        // in which experts were being read
+    size_t slots = 0;            // that hold memory
+    uint64_t slot_bytes = 0;
+    double read_amplification = 0;  // bytes read for an expert to its own
+    double slot_waste = 0;          // share of a slot that holds no expert's byte, mean over all experts
 };
 
 struct StoreStats {
     PagingMode mode = PagingMode::kResident;
     uint64_t weights_bytes = 0;      // of all matrices that a pass walks
+    uint64_t expert_bytes = 0;       // of one expert, mean; 0 where there are none
     uint64_t pass_bytes = 0;         // M: weights that one token touches, an untied embedding counting one row
     uint64_t resident_bytes = 0;     // R: pinned
     uint64_t ring_bytes = 0;
@@ -60,6 +82,7 @@ struct StoreStats {
     uint64_t read_retries = 0;       // reads that failed and were tried again
     uint64_t buffered_rereads = 0;   // of these, through the page cache
     uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, or populated anew
+    ExpertStats experts;
     std::string rungs;               // "uffd=user-mode-only install=move reader=io_uring io=direct"
 };
 
@@ -96,6 +119,19 @@ class WeightStore {
     // ascending order. What a store does not read before it is told so: where it can, it leaves experts out of what it
     // reads ahead by itself.
     virtual void announce(uint64_t, uint64_t) noexcept {}
+    // Experts. Leader, when the router of a layer has chosen: these of the layer's experts, ascending, will be used in this
+    // pass. They are brought into the order in which to compute them, what is here first; returns how many of them to begin
+    // with. Then, by one thread while the others wait, and until it returns 0: next_experts(), when the first `done` of them
+    // are done with, may change the order of the others and returns how many come next.
+    virtual size_t use_experts(size_t, std::span<uint32_t> experts) noexcept { return experts.size(); }
+    virtual size_t next_experts(std::span<uint32_t> experts, size_t done) noexcept { return experts.size() - done; }
+    // Leader: true while a prediction of a layer's experts is of use. predict_experts(): the layer's router would choose these on
+    // the hidden state of an earlier layer, the likeliest first; a wrong one costs time, nothing else.
+    virtual bool wants_predictions() const noexcept { return false; }
+    virtual void predict_experts(size_t, std::span<const uint32_t>) noexcept {}
+    // Worker: where this row of a matrix with expert_rows lies, and those of its expert that follow; waits for it. nullptr
+    // where it cannot be had any more, as acquire().
+    virtual const std::byte* expert_rows(size_t, const Matrix&, size_t) noexcept { return nullptr; }
     // Leader, after begin_pass(): this worker takes no part in the pass.
     virtual void sit_out(size_t) noexcept {}
     // Leader, after every worker has left the walk. Error where the walk failed, or the file changed meanwhile.

@@ -19,6 +19,7 @@ struct PlacedTensor {
     const GgufTensor* tensor = nullptr;  // in the GgufFile, which must outlive the map
     uint64_t place = 0;                  // of its first byte in the image
     bool experts = false;                // of which a token touches a few
+    size_t layer = 0;                    // n_layers: the head
 };
 
 struct PlacedRange {
@@ -37,7 +38,8 @@ struct ModelMap {
     const GgufTensor* embedding = nullptr;
 };
 
-// page: the granule of reads and mappings, a power of two.
-ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page);
+// page: the granule of reads and mappings, a power of two. experts_apart: experts have no place in the image; whoever reads
+// them reads one by one.
+ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page, bool experts_apart = false);
 
 }  // namespace weir

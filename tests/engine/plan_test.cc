@@ -86,6 +86,42 @@ TEST(Plan, WeightsOfATierAreTheSmallerPart) {
     EXPECT_LT(p.tokens_per_s, make_plan(input(500 * kMiB)).tokens_per_s);
 }
 
+// 16 layers of 64 experts of 1 MiB, of which a token uses 8.
+PlanInput input_with_experts(uint64_t ram, double skew) {
+    PlanInput in = input(ram);
+    in.image_bytes = 100 * kMiB;
+    in.experts.experts = 64;
+    in.experts.used = 8;
+    in.experts.skew = skew;
+    pager::Layout& slots = in.experts.groups.slots;
+    slots.extent_bytes = kMiB;
+    slots.first_segment.push_back(0);
+    for (uint32_t g = 0; g < 16 * 64; ++g) {
+        slots.segments.push_back({g * kMiB, 0, kMiB});
+        slots.first_segment.push_back(g + 1);
+        in.experts.groups.places.push_back(g / 64);
+    }
+    return in;
+}
+
+TEST(Plan, OfExpertsThoseAreReadThatAreNotExpectedToBeHere) {
+    const Plan even = make_plan(input_with_experts(700 * kMiB, 0));
+    const auto slots = static_cast<double>(even.expert_bytes / kMiB);
+    EXPECT_GT(slots, 480);
+    EXPECT_LT(slots, 530);
+    EXPECT_NEAR(even.hit_rate, slots / 1024, 0.03);  // whatever the policy: nothing tells one expert from another
+    EXPECT_NEAR(static_cast<double>(even.streamed_bytes) / kMiB, 128 * (1 - even.hit_rate), 1);
+    const Plan skewed = make_plan(input_with_experts(700 * kMiB, 1.0));
+    EXPECT_EQ(skewed.expert_bytes, even.expert_bytes);
+    EXPECT_GT(skewed.hit_rate, even.hit_rate + 0.2);
+    EXPECT_LT(skewed.streamed_bytes, even.streamed_bytes);
+    EXPECT_GT(skewed.tokens_per_s, even.tokens_per_s);
+
+    const uint64_t enough = ram_for_all(input_with_experts(700 * kMiB, 0));
+    EXPECT_EQ(make_plan(input_with_experts(enough, 0)).streamed_bytes, 0u);
+    EXPECT_NEAR(static_cast<double>(enough) / kMiB, 1024 + 100 + 75, 20);
+}
+
 TEST(PagingShape, LargerGranulesAndLongRows) {
     EXPECT_THROW(shape_paging(900 * kMiB, 4 << 10, 100 << 10, 2, 64 << 10), UsageError);
     const PagingShape shape = shape_paging(900 * kMiB, 4 << 10, 10 * kMiB, 2, 64 << 10);
