@@ -270,7 +270,7 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
                 const __m256 sum_high_x = broadcast(x[t] + kSumHighAt, b);
                 for (size_t v = 0; v < kVectors; ++v) {
                     __m256 lane = _mm256_fmadd_ps(sum[t][v], _mm256_mul_ps(scale[v], scale_x), lanes[t][b][v]);
-                    if constexpr (!C::kSigned) lane = _mm256_fmadd_ps(min[0][v], sum_x, lane);
+                    if constexpr (C::kGroups || !C::kSigned) lane = _mm256_fmadd_ps(min[0][v], sum_x, lane);
                     if constexpr (C::kGroups) lane = _mm256_fmadd_ps(min[1][v], sum_high_x, lane);
                     lanes[t][b][v] = lane;
                 }
@@ -287,19 +287,14 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
     return _mm256_add_ps(_mm256_add_ps(four[0], four[2]), _mm256_add_ps(four[1], four[3]));
 }
 
-// `supers` stretches of the rows, from number `super` on, as a tile. Meanwhile those that lie `ahead` bytes behind them are
-// asked for: sixteen rows are too many short streams for the hardware to foresee.
+// `supers` stretches of the rows, from number `super` on, as a tile.
 template <class W, class X>
 void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_t super, size_t supers,
-               size_t ahead, RowTile& tile) {
+               RowTile& tile) {
     using Block = typename W::Block;
     Unpacked unpacked;
     for (size_t i = 0; i < supers; ++i) {
         const size_t first = (super + i) * W::kBlocks;
-        for (size_t r = 0; r < kTileRows; ++r) {
-            const char* const next = reinterpret_cast<const char*>(row[r] + first) + ahead;
-            for (size_t line = 0; line < W::kBlocks * sizeof(Block); line += 64) _mm_prefetch(next + line, _MM_HINT_T0);
-        }
         const size_t left = W::kBlocks == 1 ? kCellsPerSuper : k / kCellElements - first;
         for (size_t v = 0; v < kVectors; ++v) {
             const Block* const* const rows = row + v * kVectorRows;
@@ -341,11 +336,20 @@ void multiply_tile(const char* w, size_t w_row_bytes, size_t rows, size_t k, con
         const size_t supers = all_supers - super < kTileSupers ? all_supers - super : kTileSupers;
         const size_t ahead = super + supers < all_supers ? kTileSupers * W::kBlocks * sizeof(Block)
                                                          : kTileRows * w_row_bytes - super * W::kBlocks * sizeof(Block);
-        fill_tile<W, X>(row, k, super, supers, ahead, tile);
+        fill_tile<W, X>(row, k, super, supers, tile);
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
                           x + fine_at(all_supers) + super, x_stride_bytes};
         size_t t = 0;
+        const size_t quads = tokens / 4;
+        constexpr size_t kNextBytes = kTileSupers * W::kBlocks * sizeof(Block);
         for (; t + 4 <= tokens; t += 4) {
+            // While the tokens pass, the weights of the next chunk are asked for, some rows at a time: sixteen are too many
+            // short streams for the hardware to foresee, and too many lines to ask for at once.
+            const size_t quad = t / 4;
+            for (size_t r = quad * kTileRows / quads; r < (quad + 1) * kTileRows / quads; ++r) {
+                const char* const next = reinterpret_cast<const char*>(row[r] + super * W::kBlocks) + ahead;
+                for (size_t line = 0; line < kNextBytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+            }
             run_tile<Codes<W>, X, 4>(tile, supers, chunk.from_token(t), lanes + t);
         }
         for (; t < tokens; ++t) run_tile<Codes<W>, X, 1>(tile, supers, chunk.from_token(t), lanes + t);
