@@ -18,7 +18,7 @@ bool is_quantised(kernels::Type type) { return kernels::traits(type).block_eleme
 
 // Floats of the piece of a tile that is unpacked at a time, half a first-level cache; 16 positions at least, so that kernels
 // have enough sums to keep going at once.
-constexpr size_t kPieceFloats = 4096;
+constexpr size_t kPieceFloats = 4 << 10;
 constexpr size_t kLeastPiece = 16;
 size_t piece_positions(kernels::Type type, size_t head_dim) {
     if (!is_quantised(type)) return kTile;
