@@ -33,24 +33,25 @@ uint64_t ns_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-AdvisedMapping::AdvisedMapping(const File& file, AdvisedOptions options)
-    : file_(file),
+AdvisedMapping::AdvisedMapping(FileParts files, AdvisedOptions options)
+    : files_(files),
       o_(std::move(options)),
       page_(kernel_page_size()),
-      bytes_(align_up(file.size(), page_)),
+      mapping_(files),
       huge_(o_.chunk_bytes == pmd_page_size() && o_.chunk_bytes > page_),
       states_(std::make_unique<std::atomic<uint32_t>[]>(o_.chunks.size())),
       workers_(o_.workers),
-      chunks_(bytes_ / o_.chunk_bytes + 1),
+      chunks_(mapping_.bytes() / o_.chunk_bytes + 1),
       core_map_(o_.chunk_bytes / page_ + 1) {
     choose_kept(o_.frames);
-    void* const mapping = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.buffered_fd(), 0);
-    if (mapping == MAP_FAILED) throw std::runtime_error(file.path() + ": cannot map: " + std::strerror(errno));
-    base_ = static_cast<std::byte*>(mapping);
     // Advice, all three: without it more is read than is counted, or in smaller pieces.
-    (void)::madvise(base_, bytes_, MADV_RANDOM);
-    (void)::posix_fadvise(file.buffered_fd(), 0, 0, POSIX_FADV_RANDOM);
-    if (huge_) (void)::madvise(base_, bytes_, MADV_HUGEPAGE);
+    for (const File& file : files.parts()) {
+        CHECK(file.begin() % o_.chunk_bytes == 0);
+        std::byte* const begin = mapping_.base() + file.begin();
+        (void)::madvise(begin, file.size(), MADV_RANDOM);
+        (void)::posix_fadvise(file.buffered_fd(), 0, 0, POSIX_FADV_RANDOM);
+        if (huge_) (void)::madvise(begin, file.size(), MADV_HUGEPAGE);
+    }
     for (size_t i = 0; i < kHelpers; ++i) helpers_.emplace_back([this](const std::stop_token& stop) { serve(stop); });
 }
 
@@ -58,7 +59,6 @@ AdvisedMapping::~AdvisedMapping() {
     for (std::jthread& helper : helpers_) helper.request_stop();
     moved(true);
     helpers_.clear();
-    ::munmap(base_, bytes_);
 }
 
 // How often each chunk is read in a pass if it streams: once for each visit, but for those that find it in the ring still.
@@ -106,7 +106,9 @@ void AdvisedMapping::choose_kept(size_t frames) {
 }
 
 uint64_t AdvisedMapping::chunk_bytes(size_t chunk) const {
-    return std::min<uint64_t>(o_.chunk_bytes, bytes_ - chunk * o_.chunk_bytes);
+    const uint64_t offset = chunk * o_.chunk_bytes;
+    const File& file = files_.at(offset);
+    return std::min<uint64_t>(o_.chunk_bytes, align_up(file.size(), page_) - (offset - file.begin()));
 }
 
 void AdvisedMapping::moved(bool all) noexcept {
@@ -230,8 +232,8 @@ void AdvisedMapping::drop_behind() {
         if (--chunks_[c].holders > 0) continue;
         --ring_used_;
         const uint64_t offset = c * o_.chunk_bytes;
-        (void)::madvise(base_ + offset, chunk_bytes(c), MADV_DONTNEED);  // a failure costs memory, not correctness
-        file_.drop_cache(offset, chunk_bytes(c));
+        (void)::madvise(mapping_.base() + offset, chunk_bytes(c), MADV_DONTNEED);  // a failure costs memory, not correctness
+        files_.drop_cache(offset, chunk_bytes(c));
     }
 }
 
@@ -251,18 +253,19 @@ void AdvisedMapping::done(uint64_t ordinal, size_t step) {
 
 bool AdvisedMapping::in_memory(size_t chunk) {
     const uint64_t bytes = chunk_bytes(chunk);
-    if (::mincore(base_ + chunk * o_.chunk_bytes, bytes, core_map_.data()) != 0) return true;  // faults will tell
+    if (::mincore(mapping_.base() + chunk * o_.chunk_bytes, bytes, core_map_.data()) != 0) return true;  // faults will tell
     return std::all_of(core_map_.begin(), core_map_.begin() + static_cast<ptrdiff_t>((bytes + page_ - 1) / page_),
                        [](unsigned char page) { return (page & 1) != 0; });
 }
 
 int AdvisedMapping::map(size_t chunk) noexcept {
-    std::byte* const begin = base_ + chunk * o_.chunk_bytes;
+    std::byte* const begin = mapping_.base() + chunk * o_.chunk_bytes;
     const uint64_t bytes = chunk_bytes(chunk);
     if (!huge_) {
         // Small pages would be faulted in one by one: their reads are queued together first.
-        (void)::posix_fadvise(file_.buffered_fd(), static_cast<off_t>(chunk * o_.chunk_bytes), static_cast<off_t>(bytes),
-                              POSIX_FADV_WILLNEED);
+        const File& file = files_.at(chunk * o_.chunk_bytes);
+        (void)::posix_fadvise(file.buffered_fd(), static_cast<off_t>(chunk * o_.chunk_bytes - file.begin()),
+                              static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
     }
     while (::madvise(begin, bytes, MADV_POPULATE_READ) != 0) {
         if (errno == EINTR || errno == EAGAIN) continue;
@@ -279,8 +282,9 @@ void AdvisedMapping::fail(size_t chunk, int error) {
         const std::lock_guard lock(mutex_);
         if (failed()) return;
         // EFAULT is what a touch would have got a SIGBUS for.
-        failure_ = file_.path() + ": reading " + std::to_string(chunk_bytes(chunk)) + " bytes at offset " +
-                   std::to_string(chunk * o_.chunk_bytes) + " through the mapping failed: " +
+        const File& file = files_.at(chunk * o_.chunk_bytes);
+        failure_ = file.path() + ": reading " + std::to_string(chunk_bytes(chunk)) + " bytes at offset " +
+                   std::to_string(chunk * o_.chunk_bytes - file.begin()) + " through the mapping failed: " +
                    (error == EFAULT ? "the file ends before, or its device failed" : std::strerror(error));
         failed_.store(true, std::memory_order_release);
     }

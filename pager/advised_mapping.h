@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "pager/file.h"
+#include "pager/file_mapping.h"
 
 namespace weir::pager {
 
@@ -51,14 +52,15 @@ struct AdvisedStats {
 
 class AdvisedMapping {
   public:
-    // Throws std::runtime_error where the file cannot be mapped. `file` must outlive the mapping.
-    AdvisedMapping(const File& file, AdvisedOptions options);
+    // Throws std::runtime_error where a file cannot be mapped. `files` must outlive the mapping; each begins at a multiple of
+    // chunk_bytes.
+    AdvisedMapping(FileParts files, AdvisedOptions options);
     ~AdvisedMapping();
     AdvisedMapping(const AdvisedMapping&) = delete;
     AdvisedMapping& operator=(const AdvisedMapping&) = delete;
 
-    // Where offset 0 of the file is mapped.
-    const std::byte* base() const { return base_; }
+    // Where offset 0 is mapped.
+    const std::byte* base() const { return mapping_.base(); }
     // True where the chunk of this step is one that stays.
     bool kept(size_t step) const { return chunks_[o_.chunks[step]].kept; }
 
@@ -109,11 +111,10 @@ class AdvisedMapping {
     void moved(bool all) noexcept;
     uint64_t least_position() const noexcept;
 
-    const File& file_;
+    const FileParts files_;
     const AdvisedOptions o_;
     const size_t page_;  // the kernel's own, which mappings and mincore() count in
-    std::byte* base_ = nullptr;
-    uint64_t bytes_ = 0;
+    const FileMapping mapping_;
     bool huge_ = false;  // chunks are huge pages, read by one fault each
     size_t n_kept_ = 0;
     size_t ring_ = 0;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -51,8 +52,9 @@ int64_t mtime_ns(const struct stat& st) { return int64_t{st.st_mtim.tv_sec} * 1'
 
 }  // namespace
 
-File File::open(const std::string& path, IoMode wanted) {
+File File::open(const std::string& path, IoMode wanted, uint64_t begin) {
     File file;
+    file.begin_ = begin;
     file.path_ = path;
     // O_NONBLOCK: opening a FIFO must not wait for a writer; it means nothing for a regular file.
     file.buffered_fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -107,6 +109,7 @@ std::string File::why_no_direct() {
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)),
       why_buffered_(std::move(other.why_buffered_)),
+      begin_(other.begin_),
       size_(other.size_),
       mtime_ns_(other.mtime_ns_),
       fd_(std::exchange(other.fd_, -1)),
@@ -132,6 +135,30 @@ const char* File::changed() const noexcept {
 void File::drop_cache(uint64_t offset, uint64_t bytes) const noexcept {
     // Advice: a failure costs page cache, not correctness.
     (void)::posix_fadvise(buffered_fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+}
+
+const File& FileParts::at(uint64_t offset) const noexcept {
+    const auto after = std::upper_bound(parts_.begin(), parts_.end(), offset,
+                                        [](uint64_t at, const File& file) { return at < file.begin(); });
+    return after == parts_.begin() ? parts_.front() : *std::prev(after);
+}
+
+bool FileParts::direct() const { return std::all_of(parts_.begin(), parts_.end(), [](const File& f) { return f.direct(); }); }
+
+const std::string& FileParts::why_buffered() const {
+    const auto found = std::find_if(parts_.begin(), parts_.end(), [](const File& f) { return !f.direct(); });
+    return (found == parts_.end() ? parts_.front() : *found).why_buffered();
+}
+
+size_t FileParts::granule() const {
+    size_t largest = 0;
+    for (const File& file : parts_) largest = std::max(largest, file.granule());
+    return largest;
+}
+
+void FileParts::drop_cache(uint64_t offset, uint64_t bytes) const noexcept {
+    const File& file = at(offset);
+    file.drop_cache(offset - file.begin(), bytes);
 }
 
 }  // namespace weir::pager

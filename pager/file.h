@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace weir::pager {
@@ -16,13 +17,15 @@ class File {
   public:
     // Throws std::runtime_error with one line that names the file and the reason. kDirect fails where direct reads do
     // not work; kAuto tries one and falls back.
-    static File open(const std::string& path, IoMode wanted);
+    // begin: where its first byte lies among the parts of a model (see FileParts).
+    static File open(const std::string& path, IoMode wanted, uint64_t begin = 0);
 
     File(File&& other) noexcept;
     File& operator=(File&&) = delete;
     ~File();
 
     const std::string& path() const { return path_; }
+    uint64_t begin() const { return begin_; }
     uint64_t size() const { return size_; }
     bool direct() const { return direct_; }
     const std::string& why_buffered() const { return why_buffered_; }
@@ -49,6 +52,7 @@ class File {
 
     std::string path_;
     std::string why_buffered_;
+    uint64_t begin_ = 0;
     uint64_t size_ = 0;
     int64_t mtime_ns_ = 0;
     int fd_ = -1;
@@ -57,6 +61,29 @@ class File {
     size_t stated_offset_align_ = 0;
     size_t stated_memory_align_ = 0;
     bool direct_ = false;
+};
+
+// The files that one model lies in, in one space of offsets: of each its begin() and size(), ascending and without overlap. A
+// view, as a span is; the Files must outlive it.
+class FileParts {
+  public:
+    FileParts(const File& file) : FileParts(std::span(&file, 1)) {}  // not explicit: one file is the usual case
+    FileParts(std::span<const File> parts) : parts_(parts) {}
+
+    std::span<const File> parts() const { return parts_; }
+    // That holds the offset; the last one before it where none does.
+    const File& at(uint64_t offset) const noexcept;
+    uint64_t end() const { return parts_.back().begin() + parts_.back().size(); }
+
+    // Of all: whether every one is read directly, why the first other one is not, and what reads of any are aligned to.
+    bool direct() const;
+    const std::string& why_buffered() const;
+    size_t granule() const;
+
+    void drop_cache(uint64_t offset, uint64_t bytes) const noexcept;
+
+  private:
+    std::span<const File> parts_;
 };
 
 }  // namespace weir::pager

@@ -26,9 +26,9 @@ bool is_passing(int error) { return error == EAGAIN || error == EBUSY || error =
 
 }  // namespace
 
-Flights::Flights(const File& file, const Layout& layout, std::unique_ptr<ReadQueue> queue, uint32_t patience_ms,
+Flights::Flights(FileParts files, const Layout& layout, std::unique_ptr<ReadQueue> queue, uint32_t patience_ms,
                  Counters* counters)
-    : file_(file),
+    : files_(files),
       layout_(layout),
       queue_(std::move(queue)),
       patience_ns_(uint64_t{patience_ms} * 1'000'000),
@@ -59,7 +59,7 @@ void Flights::pump() noexcept {
     size_t taken = 0;
     while (taken < small_reads_.size() && !free_flights_.empty()) {
         const Message& m = small_reads_[taken++];
-        push({0, file_.fd(), m.at, m.into, m.count}, Flight::kSmall, 0);
+        push(Flight::kSmall, 0, m.at, m.into, m.count);
     }
     small_reads_.erase(small_reads_.begin(), small_reads_.begin() + static_cast<ptrdiff_t>(taken));
 
@@ -67,22 +67,24 @@ void Flights::pump() noexcept {
         Issue& issue = issues_.front();
         const auto segments = layout_.extent(issue.extent);
         const Segment& s = segments[issue.next_segment];
-        push({0, file_.fd(), s.file_offset, issue.frame + s.slot_offset, s.bytes}, Flight::kSegment, issue.extent);
+        push(Flight::kSegment, issue.extent, s.file_offset, issue.frame + s.slot_offset, s.bytes);
         if (++issue.next_segment == segments.size()) issues_.erase(issues_.begin());
     }
 }
 
-void Flights::push(const Read& read, Flight::Kind kind, uint32_t extent) noexcept {
+void Flights::push(Flight::Kind kind, uint32_t extent, uint64_t offset, std::byte* into, uint32_t bytes) noexcept {
     const uint32_t index = free_flights_.back();
     free_flights_.pop_back();
-    const uint64_t left = read.offset < file_.size() ? file_.size() - read.offset : 0;
+    const File& file = files_.at(offset);
+    const uint64_t at = offset - file.begin();
+    const uint64_t left = at < file.size() ? file.size() - at : 0;
     Flight& f = flights_[index];
     f = {};
     f.kind = kind;
     f.extent = extent;
-    f.expected = static_cast<uint32_t>(std::min<uint64_t>(read.bytes, left));
-    f.read = read;
-    f.read.tag = index;
+    f.expected = static_cast<uint32_t>(std::min<uint64_t>(bytes, left));
+    f.file = &file;
+    f.read = {index, file.fd(), at, into, bytes};
     (void)enqueue(f);
 }
 
@@ -91,7 +93,7 @@ bool Flights::enqueue(Flight& f) noexcept {
     const int error = -queue_->push(f.read);
     if (error == 0) return true;
     if (is_passing(error) && put_off(f, error)) return true;
-    fail("%s: a read cannot be queued: %s", file_.path().c_str(), std::strerror(error));
+    fail("%s: a read cannot be queued: %s", f.file->path().c_str(), std::strerror(error));
     free(f);
     return false;
 }
@@ -146,8 +148,8 @@ void Flights::land(const ReadDone& done, bool stopping) noexcept {
     free(f);
     if (again || failed()) return;
 
-    if (finished.read.fd == file_.buffered_fd() || !file_.direct())
-        file_.drop_cache(finished.read.offset - finished.done, finished.read.bytes + finished.done);
+    if (finished.read.fd == finished.file->buffered_fd() || !finished.file->direct())
+        finished.file->drop_cache(finished.read.offset - finished.done, finished.read.bytes + finished.done);
     if (finished.kind == Flight::kSmall) {
         landings_.push_back({Landing::kSmall, 0});
     } else if (--segments_left_[finished.extent] == 0) {
@@ -165,15 +167,15 @@ bool Flights::goes_again(Flight& f, int32_t result) noexcept {
     const auto got = static_cast<uint32_t>(result);
     if (f.done + got >= f.expected) return false;
     // A short read: ask for the rest, from an aligned place.
-    const auto step = static_cast<uint32_t>(align_down(got, file_.granule()));
+    const auto step = static_cast<uint32_t>(align_down(got, files_.granule()));
     f.done += step;
     f.read.offset += step;
     f.read.into += step;
     f.read.bytes -= step;
     if (step > 0 || (got > 0 && ++f.attempts < kMaxAttempts)) return true;
     fail("%s: the file ends at offset %llu, before its expected size of %llu bytes: it shrank while it was in use",
-         file_.path().c_str(), static_cast<unsigned long long>(f.read.offset + got),
-         static_cast<unsigned long long>(file_.size()));
+         f.file->path().c_str(), static_cast<unsigned long long>(f.read.offset + got),
+         static_cast<unsigned long long>(f.file->size()));
     return false;
 }
 
@@ -181,7 +183,7 @@ bool Flights::put_off(Flight& f, int error) noexcept {
     const uint64_t now = monotonic_ns();
     if (f.pause_us == 0) f.since_ns = now;
     if (now - f.since_ns > patience_ns_) {
-        fail("%s: reading %u bytes at offset %llu: %s, for %llu ms: the kernel has no room for the read", file_.path().c_str(),
+        fail("%s: reading %u bytes at offset %llu: %s, for %llu ms: the kernel has no room for the read", f.file->path().c_str(),
              f.read.bytes, static_cast<unsigned long long>(f.read.offset), std::strerror(error),
              static_cast<unsigned long long>((now - f.since_ns) / 1'000'000));
         return false;
@@ -196,13 +198,13 @@ bool Flights::put_off(Flight& f, int error) noexcept {
 bool Flights::try_again(Flight& f, int error) noexcept {
     if (++f.attempts >= kMaxAttempts) {
         fail("%s: reading %u bytes at offset %llu failed: %s (%d attempts, the last one through the page cache)",
-             file_.path().c_str(), f.read.bytes, static_cast<unsigned long long>(f.read.offset), std::strerror(error),
+             f.file->path().c_str(), f.read.bytes, static_cast<unsigned long long>(f.read.offset), std::strerror(error),
              kMaxAttempts);
         return false;
     }
     counters_->read_retries.fetch_add(1, std::memory_order_relaxed);
     if (f.attempts == kMaxAttempts - 1) {
-        f.read.fd = file_.buffered_fd();
+        f.read.fd = f.file->buffered_fd();
         counters_->buffered_rereads.fetch_add(1, std::memory_order_relaxed);
     }
     return true;

@@ -29,8 +29,8 @@ class Flights {
         uint32_t extent;
     };
 
-    // file and layout must outlive it. patience_ms: for reads that the kernel puts off.
-    Flights(const File& file, const Layout& layout, std::unique_ptr<ReadQueue> queue, uint32_t patience_ms,
+    // files and layout must outlive it. patience_ms: for reads that the kernel puts off.
+    Flights(FileParts files, const Layout& layout, std::unique_ptr<ReadQueue> queue, uint32_t patience_ms,
             Counters* counters);
 
     const char* reader_name() const { return queue_->name(); }
@@ -71,7 +71,8 @@ class Flights {
         uint32_t pause_us = 0;  // the last pause; 0 where the kernel has not put it off
         uint64_t due_ns = 0;    // pausing until then; 0: in flight
         uint64_t since_ns = 0;  // put off first
-        Read read{};
+        const File* file = nullptr;
+        Read read{};            // offset: from the file's own start
     };
     struct Issue {  // an Extent whose segments are being pushed
         uint32_t extent;
@@ -79,7 +80,7 @@ class Flights {
         std::byte* frame;
     };
 
-    void push(const Read& read, Flight::Kind kind, uint32_t extent) noexcept;
+    void push(Flight::Kind kind, uint32_t extent, uint64_t offset, std::byte* into, uint32_t bytes) noexcept;
     bool enqueue(Flight& flight) noexcept;
     void land(const ReadDone& done, bool stopping) noexcept;
     bool goes_again(Flight& flight, int32_t result) noexcept;
@@ -89,7 +90,7 @@ class Flights {
     int end_pauses(int timeout_us, bool stopping) noexcept;
     void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
-    const File& file_;
+    const FileParts files_;
     const Layout& layout_;
     std::unique_ptr<ReadQueue> queue_;
     const uint64_t patience_ns_;

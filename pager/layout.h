@@ -9,7 +9,8 @@
 
 namespace weir::pager {
 
-// All three are multiples of the page; the last segment of a file may end past the end of the file by less than a page.
+// All three are multiples of the page; file_offset is one in the space of the model's parts (see FileParts), and a segment lies
+// in one of them. The last segment of a file may end past the end of the file by less than a page.
 struct Segment {
     uint64_t file_offset;
     uint32_t slot_offset;

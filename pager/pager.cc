@@ -48,7 +48,7 @@ uint64_t thread_cpu_us(std::jthread& thread) {
 
 Pager::Pager() = default;
 
-std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOptions options) {
+std::unique_ptr<Pager> Pager::start(FileParts files, Layout layout, PagerOptions options) {
     CHECK(options.on_unanswerable != nullptr && options.workers > 0 && layout.n_extents() > 0);
     const BlockSignals block;
     std::unique_ptr<Pager> pager(new Pager);
@@ -72,7 +72,7 @@ std::unique_ptr<Pager> Pager::start(const File& file, Layout layout, PagerOption
     pager->budget_frames_ = options.frames;
     const size_t n_extents = layout.n_extents(), frame_bytes = layout.extent_bytes, slot_frames = options.slot_frames;
     GroupLayout groups = options.groups;
-    pager->loop_ = std::make_unique<PagerLoop>(file, std::move(layout), std::move(options), shared, [self] { self->kick(); });
+    pager->loop_ = std::make_unique<PagerLoop>(files, std::move(layout), std::move(options), shared, [self] { self->kick(); });
     pager->ring_needs_.copies = pager->loop_->copies();
     pager->residency_ = pager->loop_->residency();
     pager->thread_ = std::jthread([loop = pager->loop_.get()] { loop->run(); });

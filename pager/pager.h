@@ -120,9 +120,9 @@ struct PagerShared;
 
 class Pager {
   public:
-    // Throws std::runtime_error with one line where the system does not give what is needed. `file` must outlive the
+    // Throws std::runtime_error with one line where the system does not give what is needed. `files` must outlive the
     // pager.
-    static std::unique_ptr<Pager> start(const File& file, Layout layout, PagerOptions options);
+    static std::unique_ptr<Pager> start(FileParts files, Layout layout, PagerOptions options);
     ~Pager();
     Pager(const Pager&) = delete;
     Pager& operator=(const Pager&) = delete;

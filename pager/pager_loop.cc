@@ -40,9 +40,9 @@ void add(std::atomic<uint64_t>& counter, uint64_t n) { counter.fetch_add(n, std:
 
 }  // namespace
 
-PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, PagerShared* shared,
+PagerLoop::PagerLoop(FileParts files, Layout layout, PagerOptions options, PagerShared* shared,
                      std::function<void()> kick)
-    : file_(file),
+    : files_(files),
       layout_(std::move(layout)),
       reads_(with_groups(layout_, options.groups.slots)),
       held_(options.held_extents),
@@ -66,7 +66,7 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
     pool_ = std::make_unique<FramePool>(n + kSpareFrames, pool_frames(), layout_.extent_bytes, copies ? nullptr : &uffd_,
                                         std::move(kick));
     flights_ = std::make_unique<Flights>(
-        file_, reads_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
+        files_, reads_, options.read_queue ? std::move(options.read_queue) : make_read_queue(options.reader),
         options.patience.no_memory_ms, &shared_->counters);
 
     frame_of_.assign(n, kNoFrame);
@@ -83,8 +83,8 @@ PagerLoop::PagerLoop(const File& file, Layout layout, PagerOptions options, Page
 
 std::string PagerLoop::rungs() const {
     std::string text = std::string("uffd=") + uffd_.source_name() + " install=" + (installer_->copies() ? "copy" : "move") +
-                       " reader=" + flights_->reader_name() + " io=" + (file_.direct() ? "direct" : "buffered");
-    if (!file_.direct()) text += " (" + file_.why_buffered() + ")";
+                       " reader=" + flights_->reader_name() + " io=" + (files_.direct() ? "direct" : "buffered");
+    if (!files_.direct()) text += " (" + files_.why_buffered() + ")";
     return text;
 }
 

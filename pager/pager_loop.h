@@ -25,7 +25,7 @@ namespace weir::pager {
 
 class PagerLoop {
   public:
-    PagerLoop(const File& file, Layout layout, PagerOptions options, PagerShared* shared, std::function<void()> kick);
+    PagerLoop(FileParts files, Layout layout, PagerOptions options, PagerShared* shared, std::function<void()> kick);
 
     // The thread's body: returns after shared->stop, with no read in flight.
     void run() noexcept;
@@ -94,7 +94,7 @@ class PagerLoop {
     std::byte* slot(uint32_t extent) const noexcept { return region_.base() + size_t{extent} * layout_.extent_bytes; }
     void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
-    const File& file_;
+    const FileParts files_;
     const Layout layout_;
     const Layout reads_;  // Extents, then groups: what Flights knows
     const size_t held_;

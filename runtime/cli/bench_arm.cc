@@ -10,6 +10,7 @@
 #include "runtime/cli/format.h"
 #include "runtime/cli/page_cache.h"
 #include "runtime/error.h"
+#include "runtime/model/gguf.h"
 
 namespace weir {
 namespace {
@@ -20,6 +21,16 @@ using nlohmann::json;
 constexpr int kLongest_s = 900;
 // Of the model in the page cache before a run: less is noise, more is charged to somebody else.
 constexpr uint64_t kMostCached = 1u << 20;
+
+// Drops all of its files from the page cache; what stayed there, as drop_page_cache().
+std::optional<uint64_t> drop_model(const std::string& path) {
+    std::optional<uint64_t> stayed;
+    for (const GgufPart& part : GgufFile::open(path).parts()) {
+        const std::optional<uint64_t> bytes = drop_page_cache(part.path);
+        if (bytes) stayed = stayed.value_or(0) + *bytes;
+    }
+    return stayed;
+}
 
 void read_own(const json& said, const std::string& arm, ArmRun* run) {
     const json& paging = said.at("paging");
@@ -72,7 +83,7 @@ ArmRun run_inside(const BenchOptions& o, const LimitPlace& place, uint64_t limit
                   const TokenCounts& counts, const StopSignals& signals, Read&& read) {
     ArmRun run;
     run.counts = counts;
-    run.cached_before = drop_page_cache(o.model);
+    run.cached_before = drop_model(o.model);
     if (run.cached_before.value_or(0) > kMostCached) {
         run.error = format_bytes(*run.cached_before) + " of the model stay in the page cache: another program uses it, or it lies on a file system in memory";
         return run;

@@ -74,6 +74,10 @@ std::string inspect_json(const GgufFile& file, const InspectReport& report) {
     Json out;
     out["file"] = file.path();
     out["file_bytes"] = file.file_size();
+    Json& parts = out["parts"] = Json::array();
+    for (const GgufPart& part : file.parts()) {
+        parts.push_back({{"file", part.path}, {"bytes", part.bytes}, {"tensors", part.tensors}});
+    }
     out["version"] = file.version();
     out["alignment"] = file.alignment();
     out["data_offset"] = file.data_offset();
@@ -99,7 +103,8 @@ std::string inspect_json(const GgufFile& file, const InspectReport& report) {
         tensors.push_back({{"name", tensor.name},
                            {"type", kernels::traits(tensor.type).name},
                            {"shape", shape},
-                           {"offset", tensor.offset},
+                           {"part", &file.part_of(tensor) - file.parts().data() + 1},
+                           {"offset", tensor.offset - file.part_of(tensor).begin},
                            {"bytes", tensor.bytes}});
     }
     out["layers"] = groups_json(report.layers, "layer", report.tensor_bytes);

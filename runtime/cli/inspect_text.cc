@@ -134,6 +134,12 @@ std::string inspect_text(const GgufFile& file, const InspectReport& report) {
                                   std::to_string(file.alignment()) + ", data from byte " +
                                   std::to_string(file.data_offset())});
     head.push_back({"size", format_bytes(file.file_size()) + " (" + std::to_string(file.file_size()) + " bytes)"});
+    if (file.parts().size() > 1) {
+        for (const GgufPart& part : file.parts()) {
+            head.push_back({"part", printable(part.path, SIZE_MAX) + ": " + count(part.tensors, "tensor", "tensors") + ", " +
+                                        format_bytes(part.bytes)});
+        }
+    }
     if (report.config) {
         head.push_back({"name", report.config->name.empty() ? "(none)" : printable(report.config->name)});
         head.push_back({"model", model_line(*report.config)});
@@ -159,7 +165,7 @@ std::string inspect_text(const GgufFile& file, const InspectReport& report) {
     lines = {{"name", "type", "shape", "size", "offset"}};
     for (const GgufTensor& tensor : file.tensors()) {
         lines.push_back({printable(tensor.name, kKeyWidth), kernels::traits(tensor.type).name, shape(tensor),
-                         format_bytes(tensor.bytes), std::to_string(tensor.offset)});
+                         format_bytes(tensor.bytes), std::to_string(tensor.offset - file.part_of(tensor).begin)});
     }
     out += "\ntensors: " + std::to_string(file.tensors().size()) + "\n";
     if (file.tensors().empty()) return out;

@@ -8,6 +8,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
+#include "runtime/cli/size_arg.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/whole_number.h"
 #include "runtime/error.h"
@@ -36,9 +37,10 @@ int synth(const Options& options) {
     const Clock::time_point start = Clock::now();
     const StopSignals signals;
     uint64_t bytes = 0;
+    std::string written;
     try {
         ProgressLine progress;
-        write_synth(options.synth, options.output, [&](uint64_t done, uint64_t total) {
+        written = write_synth(options.synth, options.output, [&](uint64_t done, uint64_t total) {
             bytes = total;
             if (progress.due()) {
                 const double share = 100 * static_cast<double>(done) / static_cast<double>(total);
@@ -52,7 +54,7 @@ int synth(const Options& options) {
         return 128 + signals.asked();
     }
     const double seconds = seconds_since(start);
-    std::fprintf(stderr, "%s: %s (%s bytes) in %s s, %s\n", printable(options.output, SIZE_MAX).c_str(),
+    std::fprintf(stderr, "%s: %s (%s bytes) in %s s, %s\n", printable(written, SIZE_MAX).c_str(),
                  format_bytes(bytes).c_str(), std::to_string(bytes).c_str(), format_fixed(seconds, 1).c_str(),
                  rate(bytes, seconds).c_str());
     return 0;
@@ -81,6 +83,10 @@ Command add_synth(CLI::App& app) {
     command->add_option("--seed", synth_options.seed, "equal options give equal files")
         ->check(whole_number(0, UINT64_MAX))
         ->capture_default_str();
+    command->add_option_function<std::string>("--split-max-size", [&synth_options](const std::string& text) {
+        synth_options.split_bytes = parse_size(text, "--split-max-size").of(0);
+        if (synth_options.split_bytes == 0) throw CLI::ValidationError("--split-max-size", text + " is no size; write 2G");
+    }, "several files, named FILE-00001-of-00003.gguf and so on, of about so much each")->type_name("SIZE");
     command->add_option("-o,--output", options->output, "the GGUF file to write")->required()->type_name("FILE");
     return [options] { return synth(*options); };
 }

@@ -39,7 +39,7 @@ class AdvisedStore : public StoreBase {
         }
         end_with_a_line_on_sigbus();
         try {
-            mapping_ = std::make_unique<pager::AdvisedMapping>(file_, std::move(o));
+            mapping_ = std::make_unique<pager::AdvisedMapping>(parts_, std::move(o));
         } catch (const std::runtime_error& e) {
             throw Error(e.what());
         }
@@ -69,8 +69,8 @@ class AdvisedStore : public StoreBase {
         for (size_t i = 0; i < ids.size(); ++i) {
             const uint64_t offset = embedding_offset(ids[i]);
             read_exactly(offset, row_.data(), row_.size());
-            const uint64_t begin = pager::align_down(offset, file_.granule());
-            file_.drop_cache(begin, pager::align_up(offset + row_.size(), file_.granule()) - begin);
+            const uint64_t begin = pager::align_down(offset, parts_.granule());
+            parts_.drop_cache(begin, pager::align_up(offset + row_.size(), parts_.granule()) - begin);
             scalar_->dequantize(map_.embedding->type, row_.data(), out + i * config_.dim, config_.dim);
         }
     }

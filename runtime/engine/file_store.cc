@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 
+#include "pager/file_mapping.h"
 #include "pager/system.h"
 #include "runtime/engine/sigbus.h"
 #include "runtime/engine/store_base.h"
@@ -22,7 +24,7 @@ class FileStore : public StoreBase {
     FileStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
         if (options.mode == PagingMode::kMmap)
-            map_file();
+            map_files();
         else
             load();
         bind_by_offset(base_);
@@ -51,68 +53,74 @@ class FileStore : public StoreBase {
         s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
         s.resident_bytes = options_.mode == PagingMode::kResident ? map_.weights_bytes : 0;
-        s.frame_bytes = options_.mode == PagingMode::kResident ? mapping_bytes_ : 0;
+        s.frame_bytes = options_.mode == PagingMode::kResident ? gguf_.file_size() : 0;
         s.bytes_read = bytes_read_;
-        s.rungs = options_.mode == PagingMode::kResident ? (file_.direct() ? "io=direct" : "io=buffered") : "";
+        s.rungs = options_.mode == PagingMode::kResident ? (parts_.direct() ? "io=direct" : "io=buffered") : "";
         return s;
     }
 
   private:
-    void map_file() {
-        mapping_bytes_ = file_.size();
-        mapping_ = ::mmap(nullptr, mapping_bytes_, PROT_READ, MAP_SHARED, file_.buffered_fd(), 0);
-        if (mapping_ == MAP_FAILED) {
-            mapping_ = nullptr;
-            throw Error(file_.path() + ": cannot map: " + std::strerror(errno));
+    void map_files() {
+        try {
+            mapped_ = std::make_unique<pager::FileMapping>(parts_);
+        } catch (const std::runtime_error& e) {
+            throw Error(e.what());
         }
-        base_ = static_cast<const std::byte*>(mapping_);
+        base_ = mapped_->base();
         end_with_a_line_on_sigbus();
     }
 
-    // Reads every page that holds tensor data, in large aligned reads; base_ stands for offset 0 of the file.
+    // Reads every page that holds tensor data, in large aligned reads; base_ stands for offset 0.
     void load() {
-        const uint64_t begin = pager::align_down(gguf_.data_offset(), file_.granule());
-        const uint64_t end = pager::align_up(file_.size(), file_.granule());
-        const size_t huge = pager::pmd_page_size();
-        mapping_bytes_ = pager::align_up(end - begin, huge) + huge;
+        const size_t granule = parts_.granule(), huge = pager::pmd_page_size();
+        const uint64_t begin = pager::align_down(gguf_.parts().front().data_offset, granule);
+        mapping_bytes_ = pager::align_up(parts_.end() - begin, huge) + huge;
         mapping_ = ::mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (mapping_ == MAP_FAILED) {
             mapping_ = nullptr;
-            throw Error(file_.path() + ": " + std::to_string(mapping_bytes_ >> 20) +
+            throw Error(gguf_.path() + ": " + std::to_string(mapping_bytes_ >> 20) +
                         " MiB of memory for the weights cannot be had: " + std::strerror(errno));
         }
         const auto address = reinterpret_cast<uintptr_t>(mapping_);
         auto* const data = static_cast<std::byte*>(mapping_) + (pager::align_up(address, huge) - address);
         (void)::madvise(mapping_, mapping_bytes_, MADV_HUGEPAGE);  // advice: slower without, not wrong
         base_ = data - begin;
-
-        const auto start = std::chrono::steady_clock::now();
-        constexpr size_t kChunk = 8u << 20;
-        for (uint64_t at = begin; at < file_.size();) {
-            const size_t want = std::min<uint64_t>(kChunk, end - at);
-            const ssize_t n = ::pread(file_.fd(), data + (at - begin), want, static_cast<off_t>(at));
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0) {
-                throw Error(file_.path() + ": reading at offset " + std::to_string(at) + " failed: " +
-                            (n < 0 ? std::strerror(errno) : "the file ends before its expected size of " +
-                                                                std::to_string(file_.size()) + " bytes"));
-            }
-            if (!file_.direct()) file_.drop_cache(at, static_cast<uint64_t>(n));
-            at += static_cast<uint64_t>(n);
-            bytes_read_ += static_cast<uint64_t>(n);
-            if (options_.progress && std::chrono::steady_clock::now() - start > std::chrono::seconds(1)) {
-                std::fprintf(stderr, "\rreading weights: %llu of %llu MiB ", static_cast<unsigned long long>((at - begin) >> 20),
-                             static_cast<unsigned long long>((end - begin) >> 20));
-                shown_ = true;
-            }
+        for (size_t i = 0; i < files_.size(); ++i) {
+            const uint64_t from = pager::align_down(gguf_.parts()[i].data_offset, granule);
+            load_part(files_[i], from, data + (files_[i].begin() + from - begin));
         }
         if (shown_) std::fprintf(stderr, "\r%*s\r", 60, "");
     }
 
+    void load_part(const pager::File& file, uint64_t from, std::byte* to) {
+        const uint64_t end = pager::align_up(file.size(), parts_.granule());
+        constexpr size_t kChunk = 8u << 20;
+        for (uint64_t at = from; at < file.size();) {
+            const size_t want = std::min<uint64_t>(kChunk, end - at);
+            const ssize_t n = ::pread(file.fd(), to + (at - from), want, static_cast<off_t>(at));
+            if (n < 0 && errno == EINTR) continue;
+            if (n <= 0) {
+                throw Error(file.path() + ": reading at offset " + std::to_string(at) + " failed: " +
+                            (n < 0 ? std::strerror(errno) : "the file ends before its expected size of " +
+                                                                std::to_string(file.size()) + " bytes"));
+            }
+            if (!file.direct()) file.drop_cache(at, static_cast<uint64_t>(n));
+            at += static_cast<uint64_t>(n);
+            bytes_read_ += static_cast<uint64_t>(n);
+            if (options_.progress && std::chrono::steady_clock::now() - start_ > std::chrono::seconds(1)) {
+                std::fprintf(stderr, "\rreading weights: %llu of %llu MiB ", static_cast<unsigned long long>(bytes_read_ >> 20),
+                             static_cast<unsigned long long>(gguf_.file_size() >> 20));
+                shown_ = true;
+            }
+        }
+    }
+
+    std::unique_ptr<pager::FileMapping> mapped_;  // of mode mmap
     void* mapping_ = nullptr;
     size_t mapping_bytes_ = 0;
     const std::byte* base_ = nullptr;
     uint64_t bytes_read_ = 0;
+    const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
     bool shown_ = false;
 };
 

@@ -70,7 +70,7 @@ class PagedStore : public StoreBase {
   public:
     PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
-        const size_t page = file_.granule();
+        const size_t page = parts_.granule();
         ExpertGroups experts = gather_experts(map_, config_.n_experts, page);
         const PagingShape shape = shape_paging(map_.image_bytes, longest_row_bytes(map_, true), options.frame_bytes, options.workers,
                                                page, experts.layout);
@@ -103,7 +103,7 @@ class PagedStore : public StoreBase {
         o.on_unanswerable = end_process;
         o.on_notice = notice;
         try {
-            pager_ = pager::Pager::start(file_, std::move(layout), std::move(o));
+            pager_ = pager::Pager::start(parts_, std::move(layout), std::move(o));
         } catch (const std::runtime_error& e) {
             throw Error(e.what());
         }
@@ -204,7 +204,7 @@ class PagedStore : public StoreBase {
     }
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
-        const size_t page = file_.granule();
+        const size_t page = parts_.granule();
         for (size_t done = 0; done < ids.size(); done += kRowsAtOnce) {
             const size_t n = std::min(kRowsAtOnce, ids.size() - done);
             pager::SmallRead reads[kRowsAtOnce];

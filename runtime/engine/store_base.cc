@@ -19,13 +19,15 @@ pager::IoMode io_mode(const std::string& name) {
     throw UsageError("--io " + name + ": unknown; use auto, direct or buffered");
 }
 
-pager::File open_file(const std::string& path, const std::string& io) {
+std::vector<pager::File> open_files(const GgufFile& model, const std::string& io) {
     const pager::IoMode mode = io_mode(io);
+    std::vector<pager::File> files;
     try {
-        return pager::File::open(path, mode);
+        for (const GgufPart& part : model.parts()) files.push_back(pager::File::open(part.path, mode, part.begin));
     } catch (const std::runtime_error& e) {
         throw Error(e.what());
     }
+    return files;
 }
 
 }  // namespace
@@ -44,11 +46,14 @@ StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const Stor
     : gguf_(file),
       config_(config),
       options_(options),
-      file_(open_file(file.path(), options.io)),
-      map_(build_model_map(file, config, file_.granule(), options.mode == PagingMode::kUffd)),
+      files_(open_files(file, options.io)),
+      parts_(files_),
+      map_(build_model_map(file, config, parts_.granule(), options.mode == PagingMode::kUffd)),
       scalar_(kernels::select_kernels("scalar")),
       embedding_row_bytes_(kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
-    if (file_.size() != file.file_size()) throw Error(file.path() + ": the file changed while it was opened");
+    for (size_t i = 0; i < files_.size(); ++i) {
+        if (files_[i].size() != file.parts()[i].bytes) throw Error(files_[i].path() + ": the file changed while it was opened");
+    }
 }
 
 void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint64_t> places) {
@@ -97,18 +102,22 @@ std::vector<float> StoreBase::vector(const std::string& name) const {
 }
 
 void StoreBase::check_unchanged() const {
-    if (const char* what = file_.changed())
-        throw Error(file_.path() + ": the file " + what + " while it was in use; start again with a file that stays as it is");
+    for (const pager::File& file : files_) {
+        if (const char* what = file.changed())
+            throw Error(file.path() + ": the file " + what + " while it was in use; start again with a file that stays as it is");
+    }
 }
 
 void StoreBase::read_exactly(uint64_t offset, void* out, size_t bytes) const {
+    const pager::File& file = parts_.at(offset);
+    offset -= file.begin();
     size_t done = 0;
     while (done < bytes) {
-        const ssize_t n = ::pread(file_.buffered_fd(), static_cast<std::byte*>(out) + done, bytes - done,
+        const ssize_t n = ::pread(file.buffered_fd(), static_cast<std::byte*>(out) + done, bytes - done,
                                   static_cast<off_t>(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
-            throw Error(file_.path() + ": reading " + std::to_string(bytes - done) + " bytes at offset " +
+            throw Error(file.path() + ": reading " + std::to_string(bytes - done) + " bytes at offset " +
                         std::to_string(offset + done) + " failed: " +
                         (n < 0 ? std::strerror(errno) : "the file ends before"));
         }

@@ -90,9 +90,9 @@ class StoreBase : public WeightStore {
     void bind_experts(const std::string& name, size_t n_experts, uint32_t first_group, uint32_t part);
     void bind_by_offset(const std::byte* file_image, std::span<const uint64_t> places = {});
 
-    // Throws Error where the file has changed or shrunk since it was opened.
+    // Throws Error where a file has changed or shrunk since it was opened.
     void check_unchanged() const;
-    // Reads [offset, offset + bytes) of the file into out with plain reads. Throws Error.
+    // Reads [offset, offset + bytes) of a part into out with plain reads. Throws Error.
     void read_exactly(uint64_t offset, void* out, size_t bytes) const;
 
     uint64_t row_bytes() const { return embedding_row_bytes_; }
@@ -106,7 +106,8 @@ class StoreBase : public WeightStore {
     const GgufFile& gguf_;
     const ModelConfig config_;
     const StoreOptions options_;
-    pager::File file_;
+    const std::vector<pager::File> files_;  // the model's, one or its parts
+    const pager::FileParts parts_;          // of them
     ModelMap map_;
     const kernels::KernelSet* scalar_;  // for the few rows that the store converts itself
 

@@ -48,7 +48,7 @@ size_t read_at(int fd, const std::string& path, uint64_t offset, std::span<std::
 
 }  // namespace
 
-GgufFile GgufFile::open(const std::string& path) {
+GgufFile GgufFile::open_part(const std::string& path) {
     // O_NONBLOCK: opening a FIFO must not wait for a writer.
     const Descriptor fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (fd.get() < 0) throw Error(path + ": cannot open: " + error_text(errno));
@@ -73,6 +73,17 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, uint64_t file_size, c
         return n;
     });
     return read(reader, file_size, name);
+}
+
+GgufFile GgufFile::open(const std::string& path) {
+    GgufFile file = open_part(path);
+    return file.get_uint("split.count").value_or(1) > 1 ? open_all_parts(std::move(file)) : std::move(file);
+}
+
+const GgufPart& GgufFile::part_of(const GgufTensor& tensor) const {
+    const auto after = std::upper_bound(parts_.begin(), parts_.end(), tensor.offset,
+                                        [](uint64_t offset, const GgufPart& part) { return offset < part.begin; });
+    return *std::prev(after);
 }
 
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {

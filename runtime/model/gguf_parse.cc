@@ -367,6 +367,7 @@ GgufFile GgufFile::read(ByteReader& reader, uint64_t file_size, const std::strin
     }
     file.data_offset_ = reader.align_up(reader.position(), file.alignment_, "the header");
     parser.place(file.tensors_, file.data_offset_, file.alignment_, file_size);
+    file.parts_ = {{name, 0, file_size, file.data_offset_, file.tensors_.size()}};
     return file;
 }
 

@@ -12,6 +12,7 @@ constexpr uint64_t kDefaultAlignment = 32;
 
 // Value types as the format numbers them.
 enum ValueType : uint32_t {
+    kUint16 = 2,
     kUint32 = 4,
     kInt32 = 5,
     kFloat32 = 6,
@@ -54,6 +55,18 @@ GgufWriter::GgufWriter(uint64_t alignment) : alignment_(alignment) {
 void GgufWriter::begin(const std::string& key) {
     put(metadata_, key);
     ++n_keys_;
+}
+
+void GgufWriter::add(const std::string& key, uint16_t value) {
+    begin(key);
+    put(metadata_, uint32_t{kUint16});
+    put(metadata_, value);
+}
+
+void GgufWriter::add(const std::string& key, int32_t value) {
+    begin(key);
+    put(metadata_, uint32_t{kInt32});
+    put(metadata_, value);
 }
 
 void GgufWriter::add(const std::string& key, uint32_t value) {
@@ -113,6 +126,19 @@ size_t GgufWriter::add_tensor(const std::string& name, kernels::Type type,
 
 uint64_t GgufWriter::tensor_bytes(size_t index) const {
     return tensors_.at(index).bytes;
+}
+
+GgufWriter GgufWriter::part(uint16_t number, uint16_t count, size_t first, size_t n) const {
+    GgufWriter part(alignment_);
+    if (number == 1) {
+        part.metadata_ = metadata_;
+        part.n_keys_ = n_keys_;
+    }
+    part.add("split.no", static_cast<uint16_t>(number - 1));
+    part.add("split.count", count);
+    part.add("split.tensors.count", static_cast<int32_t>(tensors_.size()));
+    for (size_t i = first; i < first + n; ++i) part.add_tensor(tensors_[i].name, tensors_[i].type, tensors_[i].dims);
+    return part;
 }
 
 uint64_t GgufWriter::data_offset() const {

@@ -18,7 +18,9 @@ class GgufWriter {
   public:
     explicit GgufWriter(uint64_t alignment = 32);
 
+    void add(const std::string& key, uint16_t value);
     void add(const std::string& key, uint32_t value);
+    void add(const std::string& key, int32_t value);
     void add(const std::string& key, float value);
     void add(const std::string& key, bool value);
     void add(const std::string& key, const std::string& value);
@@ -30,6 +32,11 @@ class GgufWriter {
     // dims[0] is the row length. Returns the tensor's index.
     size_t add_tensor(const std::string& name, kernels::Type type, const std::vector<uint64_t>& dims);
     uint64_t tensor_bytes(size_t index) const;
+    size_t tensor_count() const { return tensors_.size(); }
+
+    // Part `number` of `count` of this file, with `n` of its tensors from `first` on and the keys that say so. The first part
+    // has the other keys.
+    GgufWriter part(uint16_t number, uint16_t count, size_t first, size_t n) const;
 
     // Total size of the file that will be written, the padding behind the last tensor included.
     uint64_t file_size() const;

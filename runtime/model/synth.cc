@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "runtime/error.h"
 #include "runtime/model/config.h"
+#include "runtime/model/gguf_split.h"
 #include "runtime/model/gguf_writer.h"
 #include "runtime/model/partial_file.h"
 #include "runtime/model/printable.h"
@@ -215,6 +217,42 @@ Plan make_plan(const SynthOptions& options) {
     return plan;
 }
 
+// One of the files that a model is written to.
+struct Volume {
+    std::string path;
+    GgufWriter writer;
+    size_t first;  // of the plan's tensors
+};
+
+std::vector<Volume> volumes_of(const GgufWriter& whole, const SynthOptions& options, const std::string& path) {
+    std::vector<Volume> volumes;
+    if (options.split_bytes == 0) {
+        volumes.push_back({path, whole, 0});
+        return volumes;
+    }
+    std::vector<size_t> first;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < whole.tensor_count(); ++i) {
+        if (i == 0 || bytes + whole.tensor_bytes(i) > options.split_bytes) {
+            first.push_back(i);
+            bytes = 0;
+        }
+        bytes += whole.tensor_bytes(i);
+    }
+    const size_t count = first.size();
+    if (count > kMostParts) {
+        throw UsageError("that makes " + std::to_string(count) + " parts; " + std::to_string(kMostParts) + " can be");
+    }
+    first.push_back(whole.tensor_count());
+    const std::string stem = path.ends_with(".gguf") ? path.substr(0, path.size() - 5) : path;
+    for (size_t i = 0; i < count; ++i) {
+        volumes.push_back({PartName{stem, i + 1, count}.path(),
+                           whole.part(static_cast<uint16_t>(i + 1), static_cast<uint16_t>(count), first[i], first[i + 1] - first[i]),
+                           first[i]});
+    }
+    return volumes;
+}
+
 void fill_ones(std::span<std::byte> out) {
     const float one = 1.0f;
     for (size_t i = 0; i < out.size(); i += sizeof one) std::memcpy(out.data() + i, &one, sizeof one);
@@ -230,42 +268,56 @@ std::string synth_types() {
 }
 
 uint64_t synth_file_bytes(const SynthOptions& options) {
-    return make_plan(options).writer.file_size();
+    uint64_t bytes = 0;
+    for (const Volume& volume : volumes_of(make_plan(options).writer, options, "")) bytes += volume.writer.file_size();
+    return bytes;
 }
 
-void write_synth(const SynthOptions& options, const std::string& path,
-                 const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
+std::string write_synth(const SynthOptions& options, const std::string& path,
+                        const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
     const Plan plan = make_plan(options);
-    const uint64_t total = plan.writer.file_size();
-    PartialFile file(path);
-    file.reserve(total);
+    const std::vector<Volume> volumes = volumes_of(plan.writer, options, path);
+    uint64_t total = 0;
+    std::vector<std::unique_ptr<PartialFile>> files;
+    for (const Volume& volume : volumes) {
+        total += volume.writer.file_size();
+        files.push_back(std::make_unique<PartialFile>(volume.path));
+    }
 
     // Chunks that stay in the CPU's cache between being made and being copied by the kernel; larger ones were
     // slower.
     constexpr size_t kChunkBytes = size_t{1} << 20;
     std::vector<std::byte> chunk(kChunkBytes);
-    file.write(0, plan.writer.header());
-    for (const Part& part : plan.parts) {
-        const uint64_t begin = plan.writer.tensor_offset(part.index);
-        const uint64_t bytes = plan.writer.tensor_bytes(part.index);
-        const size_t step = kChunkBytes - kChunkBytes % kernels::traits(part.type).block_bytes;
-        const auto source = part.deviation == 0
-                                ? nullptr
-                                : WeightSource::make(part.type, part.deviation, options.seed, part.index);
-        for (uint64_t at = 0; at < bytes; at += step) {
-            const auto out =
-                std::span(chunk).first(static_cast<size_t>(std::min<uint64_t>(step, bytes - at)));
-            if (source) {
-                source->fill(out);
-            } else {
-                fill_ones(out);
+    uint64_t before = 0;  // bytes of the volumes before
+    for (size_t v = 0; v < volumes.size(); ++v) {
+        const GgufWriter& writer = volumes[v].writer;
+        files[v]->reserve(writer.file_size());
+        files[v]->write(0, writer.header());
+        for (size_t i = 0; i < writer.tensor_count(); ++i) {
+            const Part& part = plan.parts[volumes[v].first + i];
+            const uint64_t begin = writer.tensor_offset(i);
+            const uint64_t bytes = writer.tensor_bytes(i);
+            const size_t step = kChunkBytes - kChunkBytes % kernels::traits(part.type).block_bytes;
+            const auto source = part.deviation == 0
+                                    ? nullptr
+                                    : WeightSource::make(part.type, part.deviation, options.seed, part.index);
+            for (uint64_t at = 0; at < bytes; at += step) {
+                const auto out =
+                    std::span(chunk).first(static_cast<size_t>(std::min<uint64_t>(step, bytes - at)));
+                if (source) {
+                    source->fill(out);
+                } else {
+                    fill_ones(out);
+                }
+                files[v]->write(begin + at, out);
+                if (!go_on(before + begin + at + out.size(), total))
+                    throw Error(path + ": stopped; nothing is left of it");
             }
-            file.write(begin + at, out);
-            if (!go_on(begin + at + out.size(), total))
-                throw Error(path + ": stopped; nothing is left of it");
         }
+        before += writer.file_size();
     }
-    file.finish(total);
+    for (size_t v = 0; v < volumes.size(); ++v) files[v]->finish(volumes[v].writer.file_size());
+    return volumes.front().path;
 }
 
 }  // namespace weir

@@ -244,10 +244,67 @@ TEST(AdvisedForward, KeepsToItsFrames) {
     }
 }
 
+// A model in several files is the model: the same bits by every way of paging, with matrices and embedding in any of them.
+void expect_parts_alike(PagingMode mode) {
+    for (const bool tied : {true, false}) {
+        TinyShape shape = tied ? tied_and_mixed() : six_layers();
+        const TinyModelFile whole(shape);
+        const auto ids = some_ids(11);
+        EngineOptions options;
+        options.paging = PagingMode::kResident;
+        const auto expected = Engine(whole.path(), options).logits(ids, 5);
+        options.paging = mode;
+        options.threads = 2;
+        for (const size_t parts : {2, 7}) {
+            shape.parts = parts;
+            const TinyModelFile split(shape);
+            for (const uint64_t budget : {96 << 10, 4 << 20}) {
+                options.frame_bytes = budget;
+                for (const std::string& path : {split.paths().front(), split.paths().back()}) {
+                    Engine engine(path, options);
+                    ASSERT_EQ(engine.file.parts().size(), parts);
+                    ASSERT_EQ(expected, engine.logits(ids, 3)) << parts << " parts, " << budget << " bytes of frames";
+                }
+            }
+        }
+    }
+}
+
+TEST(PagedForward, PartsGiveTheSameBits) {
+    WEIR_NEEDS_UFFD();
+    expect_parts_alike(PagingMode::kUffd);
+}
+
+TEST(AdvisedForward, PartsGiveTheSameBits) { expect_parts_alike(PagingMode::kAdvised); }
+
+TEST(MappedForward, PartsGiveTheSameBits) { expect_parts_alike(PagingMode::kMmap); }
+
+TEST(ResidentForward, PartsGiveTheSameBits) { expect_parts_alike(PagingMode::kResident); }
+
+TEST(ResidentForward, APartThatChangesIsNamed) {
+    TinyShape shape = six_layers();
+    shape.parts = 3;
+    const TinyModelFile file(shape);
+    EngineOptions options;
+    options.paging = PagingMode::kResident;
+    Engine engine(file.path(), options);
+    const auto ids = some_ids(2);
+    engine.logits(ids, 1);
+    std::ofstream(file.paths()[1], std::ios::app) << "more";
+    try {
+        engine.logits(ids, 1);
+        FAIL() << "no error";
+    } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find(file.paths()[1] + ": the file changed"), std::string::npos) << e.what();
+    }
+}
+
 // The file loses its end while it is in use: the run ends with an error that says so, and nobody hangs.
 void expect_an_error_from_a_file_that_shrinks(PagingMode mode) {
     for (const size_t threads : {1, 2}) {
-        const TinyModelFile file(six_layers());
+        TinyShape shape = six_layers();
+        shape.parts = threads;  // the last of two, with two threads
+        const TinyModelFile file(shape);
         EngineOptions options;
         options.paging = mode;
         options.frame_bytes = 96 << 10;
@@ -255,7 +312,8 @@ void expect_an_error_from_a_file_that_shrinks(PagingMode mode) {
         Engine engine(file.path(), options);
         const auto ids = some_ids(4);
         engine.logits(ids, 1);
-        std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) / 2);
+        const std::string& last = file.paths().back();
+        std::filesystem::resize_file(last, std::filesystem::file_size(last) / 2);
         EXPECT_THROW(engine.logits(ids, 1), Error);
     }
 }

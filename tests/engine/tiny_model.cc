@@ -8,11 +8,13 @@
 #include <fstream>
 #include <limits>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "kernels/quantize_weights.h"
 #include "runtime/model/config.h"
+#include "runtime/model/gguf_split.h"
 #include "runtime/model/gguf_writer.h"
 
 namespace weir::test {
@@ -51,6 +53,22 @@ void add_vocabulary(GgufWriter& writer, size_t n_vocab) {
     writer.add("tokenizer.ggml.bos_token_id", uint32_t{1});
     writer.add("tokenizer.ggml.eos_token_id", uint32_t{2});
     writer.add("tokenizer.ggml.unknown_token_id", uint32_t{0});
+}
+
+std::string part_path(const std::filesystem::path& path, size_t part, size_t parts) {
+    return PartName{std::filesystem::path(path).replace_extension().string(), part + 1, parts}.path();
+}
+
+void write_file(const std::filesystem::path& path, const GgufWriter& writer, std::span<const std::vector<std::byte>> tensors) {
+    std::vector<std::byte> bytes(writer.file_size());
+    const std::vector<std::byte> header = writer.header();
+    std::copy(header.begin(), header.end(), bytes.begin());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        std::copy(tensors[i].begin(), tensors[i].end(), bytes.begin() + static_cast<std::ptrdiff_t>(writer.tensor_offset(i)));
+    }
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
 }  // namespace
@@ -147,37 +165,41 @@ void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape)
     plan("output_norm.weight", Type::kF32, shape.dim, 0, 1, 0.1f);
     if (!shape.tied) plan("output.weight", shape.head, shape.dim, shape.n_vocab, 0, 2 * spread(shape.dim));
 
-    std::vector<std::byte> bytes(writer.file_size());
-    const std::vector<std::byte> header = writer.header();
-    std::copy(header.begin(), header.end(), bytes.begin());
+    std::vector<std::vector<std::byte>> data;  // of each tensor
     std::mt19937 random(shape.seed);
     std::normal_distribution<float> normal;
     std::vector<float> row;
     for (const Plan& p : plans) {
+        std::vector<std::byte>& bytes = data.emplace_back(writer.tensor_bytes(p.index));
         for (uint64_t r = 0; r < p.rows; ++r) {
             row.resize(p.cols);
             for (float& value : row) value = p.mean + p.deviation * normal(random);
             if (p.nan && r + 1 == p.rows) row[0] = std::numeric_limits<float>::quiet_NaN();
-            kernels::quantize_weights(p.type, row.data(),
-                                      bytes.data() + writer.tensor_offset(p.index) + r * kernels::row_bytes(p.type, p.cols),
-                                      p.cols);
+            kernels::quantize_weights(p.type, row.data(), bytes.data() + r * kernels::row_bytes(p.type, p.cols), p.cols);
         }
     }
-    std::ofstream out(path, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
+    if (shape.parts == 1) return write_file(path, writer, data);
+    for (size_t part = 0; part < shape.parts; ++part) {
+        const size_t first = part * data.size() / shape.parts, end = (part + 1) * data.size() / shape.parts;
+        write_file(part_path(path, part, shape.parts),
+                   writer.part(static_cast<uint16_t>(part + 1), static_cast<uint16_t>(shape.parts), first, end - first),
+                   std::span(data).subspan(first, end - first));
+    }
 }
 
 TinyModelFile::TinyModelFile(const TinyShape& shape) {
     static std::atomic<int> count{0};
-    path_ = std::filesystem::temp_directory_path() /
-            ("weir-tiny-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".gguf");
-    write_tiny_model(path_, shape);
+    const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                       ("weir-tiny-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".gguf");
+    write_tiny_model(path, shape);
+    for (size_t part = 0; part < shape.parts; ++part) {
+        paths_.push_back(shape.parts == 1 ? path.string() : part_path(path, part, shape.parts));
+    }
 }
 
 TinyModelFile::~TinyModelFile() {
     std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
+    for (const std::string& path : paths_) std::filesystem::remove(path, ignored);
 }
 
 }  // namespace weir::test

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/types.h"
 
@@ -42,6 +43,7 @@ struct TinyShape {
     int nan_layer = -1;   // one weight of this layer's nan_part is NaN (body F32)
     std::string nan_part = "ffn_up.weight";
     std::string chat_template;
+    size_t parts = 1;     // files that it is split into
     uint32_t seed = 1;
 };
 
@@ -55,7 +57,8 @@ inline TinyShape paged_shape() {
     return shape;
 }
 
-// A SentencePiece vocabulary of control and byte tokens, then words of letters, comes with it.
+// A SentencePiece vocabulary of control and byte tokens, then words of letters, comes with it. Parts have the path, less its
+// ".gguf", as their stem.
 void write_tiny_model(const std::filesystem::path& path, const TinyShape& shape);
 
 // A file in the test's temporary folder that is gone with the object.
@@ -65,10 +68,11 @@ class TinyModelFile {
     ~TinyModelFile();
     TinyModelFile(const TinyModelFile&) = delete;
     TinyModelFile& operator=(const TinyModelFile&) = delete;
-    std::string path() const { return path_.string(); }
+    std::string path() const { return paths_.front(); }
+    const std::vector<std::string>& paths() const { return paths_; }
 
   private:
-    std::filesystem::path path_;
+    std::vector<std::string> paths_;
 };
 
 }  // namespace weir::test

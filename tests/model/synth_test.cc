@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -179,6 +180,36 @@ TEST_F(SynthFile, IsAModel) {
         }
     }
     EXPECT_EQ(files(), 1u);
+}
+
+// The weights of the whole file, in several, none much larger than was asked for.
+TEST_F(SynthFile, SplitsIntoParts) {
+    const std::string whole_path = write("whole.gguf");
+    const GgufFile whole = GgufFile::open(whole_path);
+    const std::string whole_bytes = content(whole_path);
+    options_.split_bytes = 8 << 20;
+    const std::string first = write_synth(options_, folder_ / "model.gguf", [](uint64_t, uint64_t) { return true; });
+    const GgufFile split = GgufFile::open(first);
+    EXPECT_GT(split.parts().size(), 2u);
+    EXPECT_EQ(files(), 1 + split.parts().size());
+    EXPECT_EQ(split.file_size(), synth_file_bytes(options_));
+    ASSERT_EQ(split.tensors().size(), whole.tensors().size());
+    std::map<std::string, std::string> parts;
+    for (const GgufPart& part : split.parts()) {
+        parts[part.path] = content(part.path);
+        EXPECT_EQ(parts[part.path].size(), part.bytes);
+        EXPECT_LT(part.bytes, (8 << 20) + (1 << 20));
+    }
+    for (const GgufTensor& t : whole.tensors()) {
+        const GgufTensor& other = split.tensor(t.name);
+        const GgufPart& part = split.part_of(other);
+        ASSERT_EQ(whole_bytes.compare(t.offset, t.bytes, parts[part.path], other.offset - part.begin, other.bytes), 0) << t.name;
+    }
+    options_.split_bytes = 1;
+    EXPECT_EQ(GgufFile::open(write_synth(options_, folder_ / "one", [](uint64_t, uint64_t) { return true; })).parts().size(),
+              whole.tensors().size());
+    options_.n_layers = 200;
+    EXPECT_THROW(synth_file_bytes(options_), UsageError);
 }
 
 TEST_F(SynthFile, EveryArchitectureIsAModel) {
