@@ -21,8 +21,10 @@ class Foresight {
         for (std::vector<uint32_t>& p : predicted_) p.reserve(most_ranks);
     }
 
-    // Predicted for the layer, the likeliest first. Those to be read ahead are the first trusted() of them.
-    void predict(size_t layer, std::span<const uint32_t> experts) {
+    // Predicted for the layer, the likeliest first. Those to be read ahead are the first trusted() of them. for_the_record:
+    // ranks are those of one token's experts; what many tokens foresee together says nothing of them.
+    void predict(size_t layer, std::span<const uint32_t> experts, bool for_the_record = true) {
+        for_the_record_ = for_the_record;
         predicted_[layer].assign(experts.begin(), experts.begin() + static_cast<ptrdiff_t>(std::min(experts.size(), ranks_.size())));
     }
     std::span<const uint32_t> predicted(size_t layer) const { return predicted_[layer]; }
@@ -33,11 +35,12 @@ class Foresight {
         for (const uint32_t e : experts) chosen_[e] = 1;
         for (size_t r = 0; r < predicted_[layer].size(); ++r) {
             const bool right = chosen_[predicted_[layer][r]] != 0;
+            ++made_;
+            right_ += right;
+            if (!for_the_record_) continue;
             Rank& rank = ranks_[r];
             rank.seen = std::min(rank.seen + 1, kMemory);
             rank.right += (static_cast<double>(right) - rank.right) / rank.seen;
-            ++made_;
-            right_ += right;
         }
         predicted_[layer].clear();
     }
@@ -66,6 +69,7 @@ class Foresight {
     std::vector<std::vector<uint32_t>> predicted_;  // per layer
     std::vector<Rank> ranks_;
     std::vector<uint8_t> chosen_;
+    bool for_the_record_ = true;  // the last prediction
     uint64_t made_ = 0;
     uint64_t right_ = 0;
 };

@@ -109,6 +109,7 @@ class PagedStore : public StoreBase {
         }
         bind_by_place(pager_->region());
         bind_experts_to(std::move(experts));
+        count_resident();
         row_slot_ = pager::align_up(row_bytes(), page) + page;
         row_buffer_ = pager::Mapping(kRowsAtOnce * row_slot_, page, false, "embedding rows");
     }
@@ -167,9 +168,11 @@ class PagedStore : public StoreBase {
     }
 
     void predict_experts(size_t layer, std::span<const uint32_t> experts) noexcept override {
-        foresight_.predict(layer, experts);
-        const size_t trusted = foresight_.trusted();
-        for (size_t i = 0; i < std::min(trusted, foresight_.predicted(layer).size()); ++i)
+        // What several tokens foresee together needs no record: others of the batch use what one of them does not.
+        const bool of_one = experts.size() <= config_.n_experts_used, of_many = experts.size() > 2 * config_.n_experts_used;
+        foresight_.predict(layer, experts, of_one);
+        const size_t trusted = of_many ? experts.size() : foresight_.trusted();
+        for (size_t i = 0; i < std::min(trusted, experts.size()); ++i)
             (void)slots_->hint(static_cast<uint32_t>(layer * n_experts_) + experts[i]);
     }
 
@@ -191,10 +194,7 @@ class PagedStore : public StoreBase {
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
         throw_if_failed();
         check_unchanged();
-        if (const uint64_t changes = pager_->residency_changes(); changes != residency_changes_) {
-            resident_bytes_ = resident_bytes();
-            residency_changes_ = changes;
-        }
+        if (pager_->residency_changes() != residency_changes_) count_resident();
         const uint64_t every_pass = map_.weights_bytes - map_.expert_bytes + (config_.tied_head ? 0 : row_bytes());
         must_read_bytes_ += every_pass - std::min(every_pass, resident_bytes_) + absent_experts - absent_experts_before_;
         absent_experts_before_ = absent_experts;
@@ -315,6 +315,11 @@ class PagedStore : public StoreBase {
         if (pager_->failed()) throw Error(pager_->failure());
     }
 
+    void count_resident() {
+        residency_changes_ = pager_->residency_changes();
+        resident_bytes_ = resident_bytes();
+    }
+
     uint64_t resident_bytes() const {
         uint64_t bytes = 0;
         for (size_t e = 0; e < n_extents_; ++e)
@@ -350,7 +355,7 @@ class PagedStore : public StoreBase {
     Clock::time_point pass_begin_{};
     uint64_t stalled_before_ = 0;
     uint64_t must_read_bytes_ = 0;
-    uint64_t residency_changes_ = UINT64_MAX;  // of the pager, when resident_bytes_ was counted
+    uint64_t residency_changes_ = 0;  // of the pager, when resident_bytes_ was counted
     uint64_t resident_bytes_ = 0;
 };
 

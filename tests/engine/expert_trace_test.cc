@@ -115,6 +115,12 @@ TEST(Foresight, TrustsRanksThatAreRightOftenEnough) {
     EXPECT_EQ(foresight.right(), 2000u + 2 * 1500u);
     foresight.chose(1, predicted);  // of a layer that was not predicted: nothing to learn
     EXPECT_EQ(foresight.made(), 8000u);
+    for (int i = 0; i < 2000; ++i) {  // of a batch: counted, but nothing to learn
+        foresight.predict(0, predicted, false);
+        foresight.chose(0, std::span(predicted).last(2));
+    }
+    EXPECT_EQ(foresight.trusted(), 1u);
+    EXPECT_EQ(foresight.made(), 16000u);
     for (int i = 0; i < 2000; ++i) {
         foresight.predict(0, predicted);
         foresight.chose(0, std::span(predicted).last(2));
