@@ -50,6 +50,18 @@ constexpr MatrixType kTypes[] = {
     {"q4_k_m", kernels::Type::kQ4_K, kernels::Type::kQ6_K, 15},
     {"q8_0", kernels::Type::kQ8_0, kernels::Type::kQ8_0, 7},
     {"f16", kernels::Type::kF16, kernels::Type::kF16, 1},
+    {"iq4_nl", kernels::Type::kIQ4_NL, kernels::Type::kIQ4_NL, 25},
+    {"iq4_xs", kernels::Type::kIQ4_XS, kernels::Type::kIQ4_XS, 30},
+    {"iq3_s", kernels::Type::kIQ3_S, kernels::Type::kIQ3_S, 26},
+    {"iq3_xxs", kernels::Type::kIQ3_XXS, kernels::Type::kIQ3_XXS, 23},
+    {"iq2_s", kernels::Type::kIQ2_S, kernels::Type::kIQ2_S, 28},
+    {"iq2_xs", kernels::Type::kIQ2_XS, kernels::Type::kIQ2_XS, 20},
+    {"iq2_xxs", kernels::Type::kIQ2_XXS, kernels::Type::kIQ2_XXS, 19},
+    {"iq1_m", kernels::Type::kIQ1_M, kernels::Type::kIQ1_M, 31},
+    {"iq1_s", kernels::Type::kIQ1_S, kernels::Type::kIQ1_S, 24},
+    {"tq1_0", kernels::Type::kTQ1_0, kernels::Type::kTQ1_0, 36},
+    {"tq2_0", kernels::Type::kTQ2_0, kernels::Type::kTQ2_0, 37},
+    {"mxfp4", kernels::Type::kMXFP4, kernels::Type::kMXFP4, 38},
 };
 
 constexpr size_t kMaxLayers = 1024;

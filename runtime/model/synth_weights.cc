@@ -1,9 +1,11 @@
 #include "runtime/model/synth_weights.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "runtime/error.h"
@@ -229,6 +231,98 @@ class Q6_KSource final : public WeightSource {
     std::array<uint16_t, kScales> scales_;
 };
 
+// The types whose blocks are random bits around one scale, and where in the block that lies.
+struct ScalePlace {
+    kernels::Type type;
+    size_t at;
+};
+constexpr ScalePlace kScalePlaces[] = {
+    {kernels::Type::kIQ2_XXS, 0}, {kernels::Type::kIQ2_XS, 0}, {kernels::Type::kIQ2_S, 0},
+    {kernels::Type::kIQ3_XXS, 0}, {kernels::Type::kIQ3_S, 0}, {kernels::Type::kIQ1_S, 0},
+    {kernels::Type::kIQ1_M, 48}, {kernels::Type::kIQ4_NL, 0}, {kernels::Type::kIQ4_XS, 0},
+    {kernels::Type::kTQ1_0, 52}, {kernels::Type::kTQ2_0, 64}, {kernels::Type::kMXFP4, 0},
+};
+
+// What a scale of 1 comes to is measured on the first blocks. Scales' signs alternate at random, since values need not
+// lie evenly around zero.
+class BlockSource final : public WeightSource {
+  public:
+    BlockSource(ScalePlace place, double deviation, Random random)
+        : type_(place.type), at_(place.at), block_bytes_(kernels::traits(place.type).block_bytes), random_(random) {
+        scales_.fill(half(1));
+        if (type_ == kernels::Type::kMXFP4) scales_.fill(kE8m0One);
+        const double unit = deviation_of_sample();
+        if (type_ == kernels::Type::kMXFP4) {
+            set_powers(deviation / unit);
+        } else {
+            set_halves(deviation / unit);
+        }
+    }
+
+    void fill(std::span<std::byte> out) override {
+        for (size_t block = 0; block < out.size(); block += block_bytes_) {
+            std::byte* const to = out.data() + block;
+            for (size_t i = 0; i < block_bytes_; i += 8) {
+                uint64_t bits = random_.next();
+                if (type_ == kernels::Type::kTQ2_0) bits &= ~(bits >> 1 & bits & 0x5555555555555555u);  // no code 3
+                std::memcpy(to + i, &bits, std::min<size_t>(8, block_bytes_ - i));
+            }
+            put_scale(to + at_, scales_[random_.next() % (2 * kScales)]);
+        }
+    }
+
+  private:
+    static constexpr uint16_t kE8m0One = 128;  // MXFP4's powers of two
+    static constexpr size_t kSample = size_t{1} << 20;
+
+    void put_scale(std::byte* to, uint16_t scale) const {
+        if (type_ == kernels::Type::kMXFP4) {
+            *to = static_cast<std::byte>(scale);
+        } else if (type_ == kernels::Type::kIQ1_M) {  // in four parts, on top of four words
+            for (size_t i = 0; i < 4; ++i) {
+                std::byte& top = to[2 * i + 1];
+                top = (top & std::byte{0x0f}) | static_cast<std::byte>((scale >> (4 * i) & 15) << 4);
+            }
+        } else {
+            put(to, scale);
+        }
+    }
+
+    double deviation_of_sample() {
+        std::vector<std::byte> blocks(kernels::row_bytes(type_, kSample));
+        fill(blocks);
+        std::vector<float> values(kSample);
+        kernels::select_kernels("scalar")->dequantize(type_, blocks.data(), values.data(), kSample);
+        double squares = 0;
+        for (const float v : values) squares += double{v} * v;
+        return std::sqrt(squares / kSample);
+    }
+
+    void set_halves(double scale) {
+        for (size_t i = 0; i < kScales; ++i) {
+            scales_[i] = half(scale * scale_factor(i));
+            scales_[i + kScales] = static_cast<uint16_t>(scales_[i] | 0x8000u);
+        }
+    }
+
+    // The two powers of two around a scale, mixed so that their squares' mean is the scale's.
+    void set_powers(double scale) {
+        const int low = std::ilogb(scale);
+        const double ratio = std::ldexp(scale, -low);
+        const double share = (ratio * ratio - 1) / 3;
+        for (size_t i = 0; i < scales_.size(); ++i) {
+            const bool upper = static_cast<double>(i) + 0.5 < share * static_cast<double>(scales_.size());
+            scales_[i] = static_cast<uint16_t>(kE8m0One + low + (upper ? 1 : 0));
+        }
+    }
+
+    const kernels::Type type_;
+    const size_t at_;
+    const size_t block_bytes_;
+    Random random_;
+    std::array<uint16_t, 2 * kScales> scales_;
+};
+
 }  // namespace
 
 std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double deviation, uint64_t seed,
@@ -248,8 +342,12 @@ std::unique_ptr<WeightSource> WeightSource::make(kernels::Type type, double devi
         case kernels::Type::kQ6_K:
             return std::make_unique<Q6_KSource>(deviation, random);
         default:
-            throw Error(std::string("no random weights of type ") + kernels::traits(type).name);
+            break;
     }
+    for (const ScalePlace& place : kScalePlaces) {
+        if (place.type == type) return std::make_unique<BlockSource>(place, deviation, random);
+    }
+    throw Error(std::string("no random weights of type ") + kernels::traits(type).name);
 }
 
 }  // namespace weir

@@ -13,7 +13,7 @@ namespace weir {
 
 class WeightSource {
   public:
-    // type: F32, F16, Q4_0, Q8_0, Q4_K or Q6_K, Error for another. deviation: above 0. Equal arguments give equal bytes;
+    // type: F32, F16, Q4_0, Q8_0, Q4_K, Q6_K, IQ*, TQ* or MXFP4, Error for another. deviation: above 0. Equal arguments give equal bytes;
     // another stream of the same seed gives others.
     static std::unique_ptr<WeightSource> make(kernels::Type type, double deviation, uint64_t seed,
                                               uint64_t stream);

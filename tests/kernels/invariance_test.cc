@@ -62,10 +62,27 @@ TEST_P(Invariance, NorWhereRowsAreLongerThanATile) {
     compare(block == 256 ? 1536 : block == 32 ? 1344 : 1101);
 }
 
+// Types whose blocks become bytes first share all that comes after: two stand for the eight, one by its scales for 32 and
+// one for 16.
+bool stood_for(Type type) {
+    switch (type) {
+        case Type::kIQ1_S:
+        case Type::kIQ1_M:
+        case Type::kIQ2_XXS:
+        case Type::kIQ2_XS:
+        case Type::kIQ3_XXS:
+        case Type::kTQ1_0:
+            return true;
+        default:
+            return false;
+    }
+}
+
 std::vector<Param> params() {
     std::vector<Param> all;
     for (const KernelSet* set : runnable_sets()) {
         for (const TypeTraits& t : all_traits()) {
+            if (stood_for(t.type)) continue;
             for (const Activation a : kActivations) {
                 if (activation_for(t.type, 256, a) == a) all.emplace_back(set, t, a);
             }

@@ -30,7 +30,8 @@ using testing::HasSubstr;
 TEST(SynthWeights, MeanAndDeviation) {
     for (const kernels::Type type :
          {kernels::Type::kF32, kernels::Type::kF16, kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K,
-          kernels::Type::kQ6_K}) {
+          kernels::Type::kQ6_K, kernels::Type::kIQ4_XS, kernels::Type::kIQ3_S, kernels::Type::kIQ2_XXS, kernels::Type::kIQ1_M,
+          kernels::Type::kTQ2_0, kernels::Type::kMXFP4}) {
         for (const double deviation : {1.0, 0.0221, 0.001}) {
             SCOPED_TRACE(std::string(kernels::traits(type).name) + " " + std::to_string(deviation));
             const size_t n = size_t{256} * 4096;
@@ -52,7 +53,8 @@ TEST(SynthWeights, MeanAndDeviation) {
 }
 
 TEST(SynthWeights, EveryBlockIsAnother) {
-    for (const kernels::Type type : {kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K, kernels::Type::kQ6_K}) {
+    for (const kernels::Type type : {kernels::Type::kQ4_0, kernels::Type::kQ8_0, kernels::Type::kQ4_K, kernels::Type::kQ6_K,
+                                     kernels::Type::kIQ2_S, kernels::Type::kMXFP4}) {
         const size_t block = kernels::traits(type).block_bytes;
         std::set<std::string> seen;
         for (const uint64_t stream : {0u, 1u}) {
