@@ -13,11 +13,13 @@ namespace weir {
 using Command = std::function<int()>;
 
 Command add_bench(CLI::App& app);
+Command add_convert(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_run(CLI::App& app);
 Command add_synth(CLI::App& app);
+Command add_verify(CLI::App& app);
 
 }  // namespace weir

@@ -53,4 +53,8 @@ const char* value_type_name(uint32_t value_type);
 std::string inspect_text(const GgufFile& file, const InspectReport& report);
 std::string inspect_json(const GgufFile& file, const InspectReport& report);
 
+// The same of a native file: its planes, and what each level reads.
+std::string inspect_native_text(const GgufFile& file);
+std::string inspect_native_json(const GgufFile& file);
+
 }  // namespace weir

@@ -28,6 +28,8 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_plan,
     weir::add_doctor,
     weir::add_inspect,
+    weir::add_convert,
+    weir::add_verify,
     weir::add_bench,
     weir::add_perplexity,
     weir::add_synth,

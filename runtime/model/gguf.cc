@@ -58,21 +58,18 @@ GgufFile GgufFile::open_part(const std::string& path) {
     if (!S_ISREG(status.st_mode)) throw Error(path + ": is no regular file; a model must be one");
     if (status.st_size == 0) throw Error(path + ": the file is empty");
     const auto size = static_cast<uint64_t>(status.st_size);
-    ByteReader reader(path, size, [&](uint64_t offset, std::span<std::byte> out) {
-        return read_at(fd.get(), path, offset, out);
-    });
-    return read(reader, size, path);
+    return read_any([&](uint64_t offset, std::span<std::byte> out) { return read_at(fd.get(), path, offset, out); }, size, path);
 }
 
 GgufFile GgufFile::parse(std::span<const std::byte> bytes, uint64_t file_size, const std::string& name) {
-    ByteReader reader(name, file_size, [&](uint64_t offset, std::span<std::byte> out) {
+    const auto read_at = [&](uint64_t offset, std::span<std::byte> out) {
         if (offset >= bytes.size()) return size_t{0};
         const auto from = bytes.subspan(static_cast<size_t>(offset));
         const size_t n = std::min(from.size(), out.size());
         std::memcpy(out.data(), from.data(), n);
         return n;
-    });
-    return read(reader, file_size, name);
+    };
+    return read_any(read_at, file_size, name);
 }
 
 GgufFile GgufFile::open(const std::string& path) {

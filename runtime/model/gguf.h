@@ -4,6 +4,9 @@
 // that remain, and an index of more than 256 MiB is refused.
 // Source: the GGUF specification in ggml's docs/gguf.md.
 //
+// Files of the native format (runtime/model/native_format.h) carry such an index and are opened here as well; native() then
+// says where their planes are.
+//
 // Immutable once read; any thread may look.
 #pragma once
 
@@ -23,6 +26,8 @@
 namespace weir {
 
 class ByteReader;
+class NativeReader;
+struct NativeTable;
 
 // A metadata array keeps its element type; strings and numbers are held apart so that 262,144 tokens stay small.
 struct GgufArray {
@@ -76,6 +81,10 @@ class GgufFile {
     uint64_t alignment() const { return alignment_; }
     uint64_t data_offset() const { return data_offset_; }
 
+    // nullptr where this is plain GGUF. Else tensors kept whole have the type, offset and bytes that they have in this file;
+    // those in planes have their source's type, the offset of the first plane, and the bytes of all.
+    const NativeTable* native() const { return native_.get(); }
+
     const std::vector<GgufTensor>& tensors() const { return tensors_; }
     const GgufTensor* find_tensor(std::string_view name) const;
     // Throws Error that names the file and the tensor.
@@ -98,10 +107,15 @@ class GgufFile {
     const std::string& require_string(std::string_view key) const;
 
   private:
+    friend class NativeReader;
+    using ReadAt = std::function<size_t(uint64_t offset, std::span<std::byte> out)>;  // as ByteReader's
+
     static GgufFile read(ByteReader& reader, uint64_t file_size, const std::string& name);
     static GgufFile open_part(const std::string& path);
     static GgufFile open_all_parts(GgufFile named);
     void take_tensors(GgufFile part);
+    // By the magic: plain or native.
+    static GgufFile read_any(const ReadAt& read_at, uint64_t file_size, const std::string& name);
 
     std::string path_;
     uint64_t file_size_ = 0;
@@ -113,6 +127,7 @@ class GgufFile {
     std::unordered_map<std::string, size_t> key_index_;
     std::vector<GgufTensor> tensors_;
     std::unordered_map<std::string, size_t> tensor_index_;
+    std::shared_ptr<const NativeTable> native_;
 };
 
 }  // namespace weir
