@@ -25,7 +25,8 @@ constexpr uint64_t kMostCached = 1u << 20;
 // Drops all of its files from the page cache; what stayed there, as drop_page_cache().
 std::optional<uint64_t> drop_model(const std::string& path) {
     std::optional<uint64_t> stayed;
-    for (const GgufPart& part : GgufFile::open(path).parts()) {
+    const GgufFile file = GgufFile::open(path);
+    for (const GgufPart& part : file.parts()) {
         const std::optional<uint64_t> bytes = drop_page_cache(part.path);
         if (bytes) stayed = stayed.value_or(0) + *bytes;
     }
