@@ -19,6 +19,7 @@ Command add_inspect(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_run(CLI::App& app);
+Command add_serve(CLI::App& app);
 Command add_synth(CLI::App& app);
 Command add_verify(CLI::App& app);
 

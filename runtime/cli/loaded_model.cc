@@ -45,9 +45,10 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
     for (ModelShare& m : models) {
         const ModelConfig& config = m.model->config;
         const ModelMap map = build_model_map(m.model->file, config, pager::page_size());
-        const BudgetInput in = budget_input(o, mode, map, config, m.shape.workers,
-                                            KvCache::bytes(config, o.kv_type, m.shape.n_ctx, m.shape.batch),
-                                            ActivationBuffers::bytes(config, m.shape));
+        const uint64_t kv_bytes =
+            m.sequences * KvCache::bytes(config, o.kv_type, m.shape.n_ctx, m.shape.batch);
+        BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, kv_bytes, ActivationBuffers::bytes(config, m.shape));
+        in.base += m.beside_bytes;
         m.frame_bytes = map.weights_bytes;  // what it would take; below, what it gets
         walks += map.weights_bytes;
         if (&m == &models.front()) {

@@ -40,7 +40,9 @@ struct ModelFile {
 struct ModelShare {
     const ModelFile* model;
     BufferShape shape;
-    uint64_t frame_bytes = 0;  // filled in: of the frames, by its weights
+    uint64_t frame_bytes = 0;   // filled in: of the frames, by its weights
+    size_t sequences = 1;       // each with a KV cache
+    uint64_t beside_bytes = 0;  // that the command takes for itself
 };
 
 // Divides the budget among models that are in memory together. What is resident now counts as the program's.

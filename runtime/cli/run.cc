@@ -16,9 +16,9 @@
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/cli/watch_memory.h"
 #include "runtime/engine/expert_trace.h"
 #include "runtime/engine/generate.h"
-#include "runtime/engine/pressure.h"
 #include "runtime/error.h"
 #include "runtime/model/chat.h"
 #include "runtime/model/text_stream.h"
@@ -54,24 +54,6 @@ void warn_of_context(const RunOptions& o, const ModelConfig& config) {
     if (o.context <= config.n_ctx_train || o.quiet) return;
     std::fprintf(stderr, "weir: warning: %s was trained on %zu tokens of context and -c asks for %zu: expect nonsense beyond\n",
                  o.model.c_str(), config.n_ctx_train, o.context);
-}
-
-// Follows memory pressure and the script, if any; nullptr where the mode has no budget to follow with.
-std::unique_ptr<PressureMonitor> watch_memory(const RunOptions& o, const Budget& budget, WeightStore* store) {
-    if (o.store.mode != PagingMode::kUffd || (!o.pressure && o.budget_script.empty())) return nullptr;
-    const uint64_t whole = read_memory_limits().whole();
-    std::vector<BudgetStep> steps;
-    for (const TimedSize& step : o.budget_script)
-        steps.push_back({std::chrono::milliseconds(step.at_ms), frames_within(budget, step.size.of(whole))});
-    PressureMonitor::Hooks hooks;
-    hooks.set_budget = [store](uint64_t bytes) { return store->set_frame_bytes(bytes); };
-    if (!o.quiet) {
-        hooks.on_change = [&budget](uint64_t before, uint64_t now, const std::string& reason) {
-            print_budget_change(budget, before, now, reason);
-        };
-    }
-    const StoreStats s = store->stats();
-    return std::make_unique<PressureMonitor>(s.frame_bytes, s.extent_bytes, o.pressure, std::move(steps), std::move(hooks));
 }
 
 struct ExpertTraces {

@@ -64,19 +64,12 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
     parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
 }
 
-void add_run_options(CLI::App& parser, RunOptions* o) {
-    parser.add_option("-p,--prompt", o->prompt, "text to continue")->type_name("TEXT");
-    parser.add_option("-f,--file", o->prompt_file, "read the prompt from a file, - for standard input")->type_name("FILE");
-    parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
-        ->check(CLI::Range(-1LL, 1LL << 31));
+void add_answer_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("-c,--ctx-size", o->context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")
         ->check(CLI::Range(size_t{0}, kMostContext));
     parser.add_option("-t,--threads", o->threads, "decode threads (default: physical cores)")->check(CLI::Range(size_t{1}, size_t{256}));
-    add_choice<bool>(parser, "--adapt-threads", &o->adapt_threads, {{"on", true}, {"off", false}},
-                     "on (default): decode with fewer threads while reads bound and that is faster; off: always with all");
     parser.add_option("-b,--batch-size", o->batch, "tokens of the prompt computed together at most")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{512}));
-
     const std::string sampling = "Sampling";
     parser.add_option("--temp", o->sampler.temperature, "temperature, 0 for greedy")->capture_default_str()->check(CLI::Range(0.0f, 100.0f))->group(sampling);
     parser.add_flag_callback("--greedy", [o] { o->sampler.temperature = 0; }, "the same as --temp 0")->group(sampling);
@@ -86,19 +79,30 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--repeat-penalty", o->sampler.repeat_penalty, "1: off")->capture_default_str()->check(CLI::Range(0.01f, 100.0f))->group(sampling);
     parser.add_option("--repeat-last-n", o->sampler.repeat_last_n, "tokens that are penalised")->capture_default_str()->group(sampling);
     parser.add_option("--seed", o->seed, "of the draws (default: random, and reported)")->group(sampling);
-    parser.add_flag("--ignore-eos", o->ignore_end, "go on after an end token")->group(sampling);
-
     add_choice<bool>(parser, "--pressure", &o->pressure, {{"on", true}, {"off", false}},
                      "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
     parser.get_option("--pressure")->group(kMemory);
+    parser.add_option("--system", o->system, "system prompt of a chat")->type_name("TEXT");
+    parser.add_option("--chat-template", o->chat_template, "chat format, by the name of its kind or as a template in a file (default: the model's)")
+        ->type_name("NAME|FILE");
+    parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
+    add_engine_options(parser, o);
+}
+
+void add_run_options(CLI::App& parser, RunOptions* o) {
+    parser.add_option("-p,--prompt", o->prompt, "text to continue")->type_name("TEXT");
+    parser.add_option("-f,--file", o->prompt_file, "read the prompt from a file, - for standard input")->type_name("FILE");
+    parser.add_option("-n,--predict", o->n_tokens, "tokens to generate at most, -1 until the answer ends")->capture_default_str()
+        ->check(CLI::Range(-1LL, 1LL << 31));
+    add_choice<bool>(parser, "--adapt-threads", &o->adapt_threads, {{"on", true}, {"off", false}},
+                     "on (default): decode with fewer threads while reads bound and that is faster; off: always with all");
+
+    parser.add_flag("--ignore-eos", o->ignore_end, "go on after an end token")->group("Sampling");
+
     parser.add_option_function<std::string>("--budget-script",
         [o](const std::string& text) { o->budget_script = parse_timed_sizes(text, "--budget-script"); })->group("");  // for soak tests
 
     parser.add_flag("--chat", o->chat, "wrap the prompt as a question in the model's chat format");
-    parser.add_option("--system", o->system, "system prompt for --chat")->type_name("TEXT");
-    parser.add_option("--chat-template", o->chat_template, "chat format, by the name of its kind or as a template in a file (default: the model's)")
-        ->type_name("NAME|FILE");
-    parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
     parser.add_option("--trace-experts", o->trace_experts, "record which experts each token used, layer by layer (bench/paging_trace.h)")
         ->type_name("FILE");
     parser.add_option("--replay-experts", o->replay_experts, "route by such a record instead: nonsense as text, right as load")
@@ -106,15 +110,19 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
-    add_engine_options(parser, o);
+    add_answer_options(parser, o);
+}
+
+void check_sampling(const SamplerOptions& s) {
+    // NaN passes every range.
+    for (const float value : {s.temperature, s.top_p, s.min_p, s.repeat_penalty})
+        if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
 }
 
 void check_run_options(const RunOptions& o) {
     if (o.prompt.has_value() == !o.prompt_file.empty())
         throw UsageError(o.prompt ? "-p and -f together: give one prompt" : "no prompt: give -p TEXT, -f FILE or -f - for standard input");
-    const SamplerOptions& s = o.sampler;  // NaN passes every range
-    for (const float value : {s.temperature, s.top_p, s.min_p, s.repeat_penalty})
-        if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
+    check_sampling(o.sampler);
     if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
         throw UsageError("--budget-script changes the budget of --paging uffd only");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");

@@ -54,7 +54,9 @@ constexpr size_t kMostContext = size_t{1} << 24;
 // Adds options to a subcommand's parser; they fill `options`, which must outlive the parse.
 // What every command takes that computes with a model: the file, its memory and paging, activations, --json.
 void add_engine_options(CLI::App& parser, RunOptions* options);
-// And the others of `weir run`.
+// And what every command takes that answers: context, threads, sampling, chat format.
+void add_answer_options(CLI::App& parser, RunOptions* options);
+// All of `weir run`.
 void add_run_options(CLI::App& parser, RunOptions* options);
 
 // --cache-type-k, --cache-type-v
@@ -62,5 +64,7 @@ void add_cache_options(CLI::App& parser, KvType* type);
 
 // What the parser cannot check: a prompt there must be, one only. Throws UsageError.
 void check_run_options(const RunOptions& options);
+// Of it, what every command that answers has to ask.
+void check_sampling(const SamplerOptions& sampler);
 
 }  // namespace weir

@@ -179,7 +179,8 @@ Scheduler::Slot& Scheduler::best_slot(const std::vector<TokenId>& prompt) {
 void Scheduler::start(Slot& slot, std::shared_ptr<Generation> work) {
     const GenerationRequest& request = work->request();
     // The last token of the prompt is computed in any case: its logits are the answer's beginning.
-    const size_t kept = std::min(common_prefix(slot.ids, request.prompt), request.prompt.size() - 1);
+    const size_t common = std::min(common_prefix(slot.ids, request.prompt), request.prompt.size() - 1);
+    const size_t kept = slot.cache->holds(common) ? common : 0;  // layers with a window forget what lies far back
     slot.ids.resize(kept);
     slot.cache->set_length(kept);
     slot.history.assign(request.prompt.begin(), request.prompt.end());

@@ -1,0 +1,133 @@
+// /v1/completions and /v1/chat/completions. Whole answers are sent as streams are, piece by piece as far as the connection
+// goes: that is how a client that has gone is noticed while its answer is being made.
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/service/answer.h"
+#include "runtime/service/api_error.h"
+#include "runtime/service/http_handlers.h"
+#include "runtime/service/openai_answer.h"
+#include "runtime/service/openai_request.h"
+
+namespace weir {
+namespace {
+
+// Between two looks at whether the client is still there: a fraction of a token's time.
+constexpr std::chrono::milliseconds kPatience{50};
+
+std::shared_ptr<Generation> submit(const ModelService& service, std::vector<TokenId> prompt, const AnswerOptions& options) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.sampler = options.sampler;
+    request.max_tokens = options.max_tokens;
+    request.ignore_end = options.ignore_end;
+    request.logprobs = options.logprobs;
+    request.top_logprobs = options.top_logprobs;
+    try {
+        return service.scheduler.submit(std::move(request));
+    } catch (const Error& error) {
+        throw ApiError(400, error.what(), "messages", "context_length_exceeded");
+    }
+}
+
+// One answer on its way to its client. Members in the order in which they depend on each other.
+struct Delivery {
+    Delivery(const ModelService& service, bool chat, const AnswerOptions& options, std::vector<TokenId> prompt)
+        : service(service), answer(submit(service, std::move(prompt), options), service.tokenizer, options.stops),
+          format(chat, service.name, service.tokenizer, options.logprobs), usage(options.include_usage) {
+        service.deliveries.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Delivery() { service.deliveries.fetch_sub(1, std::memory_order_relaxed); }
+    Delivery(const Delivery&) = delete;
+    Delivery& operator=(const Delivery&) = delete;
+
+    const ModelService& service;
+    Answer answer;
+    AnswerFormat format;
+    const bool usage;
+    bool opened = false;
+    std::string text;                     // of a whole answer
+    std::vector<GeneratedToken> tokens;
+
+    // False: the client has gone, or nothing can be sent any more.
+    bool stream(httplib::DataSink& sink) {
+        if (!std::exchange(opened, true) && !send(sink, format.opening(usage))) return false;
+        Answer::Piece piece;
+        switch (answer.next(&piece, kPatience)) {
+            case Generation::Next::kNothing: return sink.is_writable();
+            case Generation::Next::kToken: return send(sink, format.chunk(piece, usage));
+            case Generation::Next::kEnd: break;
+        }
+        const std::string& error = answer.outcome().error;
+        const bool sent = send(sink, error.empty() ? format.closing(answer, usage) : "data: " + error_body(ApiError(500, error)) + "\n\n");
+        sink.done();
+        return sent;
+    }
+
+    bool whole(httplib::DataSink& sink) {
+        Answer::Piece piece;
+        switch (answer.next(&piece, kPatience)) {
+            case Generation::Next::kNothing: return sink.is_writable();
+            case Generation::Next::kToken:
+                text += piece.text;
+                std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
+                return sink.is_writable();
+            case Generation::Next::kEnd: break;
+        }
+        // The status has been sent; an answer that breaks off is cut off, which every client sees.
+        if (!answer.outcome().error.empty()) return false;
+        const bool sent = send(sink, format.whole(text, tokens, answer));
+        sink.done();
+        return sent;
+    }
+
+    static bool send(httplib::DataSink& sink, const std::string& text) {
+        return text.empty() || (sink.is_writable() && sink.write(text.data(), text.size()));
+    }
+};
+
+void deliver(const ModelService& service, bool chat, const AnswerOptions& options, std::vector<TokenId> prompt, httplib::Response& response) {
+    const auto delivery = std::make_shared<Delivery>(service, chat, options, std::move(prompt));
+    if (options.stream) {
+        response.set_header("Cache-Control", "no-cache");
+        response.set_header("X-Accel-Buffering", "no");  // nginx would keep the stream back
+        response.set_chunked_content_provider("text/event-stream",
+            [delivery](size_t, httplib::DataSink& sink) { return delivery->stream(sink); });
+    } else {
+        response.set_chunked_content_provider("application/json",
+            [delivery](size_t, httplib::DataSink& sink) { return delivery->whole(sink); });
+    }
+}
+
+}  // namespace
+
+void serve_chat(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
+    const ChatRequest asked = parse_chat_request(parse_body(request.body), service.sampler);
+    if (!service.chat) throw ApiError(400, service.no_chat, "messages", "no_chat_template");
+    std::string prompt;
+    try {
+        prompt = service.chat->render(asked.conversation, chat_marks(service.tokenizer));
+    } catch (const Error& error) {
+        throw ApiError(400, error.what(), "messages", "invalid_value");
+    }
+    deliver(service, true, asked.options, encode_chat(service.tokenizer, prompt), response);
+}
+
+void serve_completion(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
+    CompletionRequest asked = parse_completion_request(parse_body(request.body), service.sampler);
+    std::vector<TokenId> ids;
+    if (const std::string* const text = std::get_if<std::string>(&asked.prompt)) {
+        ids = service.tokenizer.encode(*text, true, true);
+    } else {
+        ids = std::move(std::get<std::vector<TokenId>>(asked.prompt));
+        for (const TokenId id : ids) {
+            if (static_cast<size_t>(id) >= service.tokenizer.size()) {
+                throw ApiError(400, "token id " + std::to_string(id) + " is not in the vocabulary", "prompt", "invalid_value");
+            }
+        }
+    }
+    if (ids.empty()) throw ApiError(400, "the prompt is empty: nothing to continue", "prompt", "invalid_value");
+    deliver(service, false, asked.options, std::move(ids), response);
+}
+
+}  // namespace weir

@@ -1,0 +1,221 @@
+#include "runtime/service/http_server.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "runtime/error.h"
+#include "runtime/service/api_error.h"
+#include "runtime/service/http_guard.h"
+#include "runtime/service/http_handlers.h"
+#include "runtime/service/openai_answer.h"
+
+namespace weir {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+using Handler = void (*)(const ModelService&, const Request&, Response&);
+
+void send_error(Response& response, const ApiError& error) {
+    response.status = error.status;
+    if (error.retry_after_s > 0) response.set_header("Retry-After", std::to_string(error.retry_after_s));
+    response.set_content(error_body(error), "application/json");
+}
+
+// What is wrong, where the server itself found it.
+ApiError error_of(int status) {
+    switch (status) {
+        case 404: return ApiError(404, "there is nothing at this address, or not by this method");
+        case 413: return ApiError(413, "the body is larger than this server takes", {}, "too_large");
+        case 414: return ApiError(414, "the address is too long");
+        default: return ApiError(status, "the request cannot be understood");
+    }
+}
+
+// A socket that an earlier server left behind, and nobody listens at, goes; anything else at the path stays.
+void clear_socket_path(const std::string& path) {
+    struct stat found;
+    if (::lstat(path.c_str(), &found) != 0) return;
+    if (!S_ISSOCK(found.st_mode)) throw Error(path + ": there is a file, and no socket, at this path");
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool alive = fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    if (fd >= 0) ::close(fd);
+    if (alive) throw Error(path + ": another server listens at this socket");
+    ::unlink(path.c_str());
+}
+
+}  // namespace
+
+struct HttpServer::Parts {
+    explicit Parts(const ServerOptions& o) : options(o) {}
+
+    ServerOptions options;
+    int port = 0;
+    std::atomic<const ModelService*> service{nullptr};
+    httplib::Server server;
+    std::thread listener;
+    std::atomic<bool> ended{false};  // the listener's loop
+
+    void bind();
+    bool admit(const Request& request, Response& response) const;
+    httplib::Server::Handler guarded(Handler handler);
+    void add_routes();
+};
+
+void HttpServer::Parts::bind() {
+    // Not SO_REUSEPORT, which httplib sets by itself: two servers would share a port without a word.
+    server.set_socket_options([](int fd) {
+        const int on = 1;
+        ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    });
+    if (options.unix_socket.empty()) {
+        port = options.port == 0 ? server.bind_to_any_port(options.host) : options.port;
+        const bool bound = options.port == 0 ? port > 0 : server.bind_to_port(options.host, port);
+        if (!bound) throw Error("cannot listen at " + options.host + " port " + std::to_string(options.port) + ": is the port taken (--port)?");
+        return;
+    }
+    if (options.unix_socket.size() >= sizeof sockaddr_un{}.sun_path) throw Error(options.unix_socket + ": the path is too long for a socket");
+    clear_socket_path(options.unix_socket);
+    server.set_address_family(AF_UNIX);
+    // The number must not be 0, and means nothing.
+    const mode_t before = ::umask(0117);
+    const bool bound = server.bind_to_port(options.unix_socket, 1);
+    ::umask(before);
+    if (!bound) throw Error(options.unix_socket + ": cannot listen at this socket: " + std::strerror(errno));
+}
+
+// False where the request must not go on: the response says why.
+bool HttpServer::Parts::admit(const Request& request, Response& response) const {
+    const std::string host = request.get_header_value("Host"), origin = request.get_header_value("Origin");
+    try {
+        if (options.unix_socket.empty() && !host_allowed(host, options.allowed_hosts)) {
+            throw ApiError(403, "the Host header names a host that this server does not answer for (--allow-host)");
+        }
+        if (!origin_allowed(origin, host, options.cors_origin)) {
+            throw ApiError(403, "web pages of other origins may not use this server (--cors)");
+        }
+        if (request.method == "OPTIONS" || request.path == "/health") return true;
+        if (!key_allowed(request.get_header_value("Authorization"), options.api_keys)) {
+            throw ApiError(401, "this server asks for an API key: Authorization: Bearer KEY", {}, "invalid_api_key");
+        }
+        return true;
+    } catch (const ApiError& error) {
+        send_error(response, error);
+        return false;
+    }
+}
+
+// A handler that runs when there is a model, and whose errors become answers.
+httplib::Server::Handler HttpServer::Parts::guarded(Handler handler) {
+    return [this, handler](const Request& request, Response& response) {
+        try {
+            const ModelService* const loaded = service.load(std::memory_order_acquire);
+            if (loaded == nullptr) throw ApiError(503, "Loading model", {}, "loading");
+            handler(*loaded, request, response);
+        } catch (const ApiError& error) {
+            send_error(response, error);
+        } catch (const Busy& busy) {
+            ApiError error(503, busy.what(), {}, "busy");
+            error.retry_after_s = busy.retry_after_s;
+            send_error(response, error);
+        } catch (const std::exception& error) {
+            send_error(response, ApiError(500, error.what()));
+        }
+    };
+}
+
+void HttpServer::Parts::add_routes() {
+    server.Get("/health", guarded([](const ModelService&, const Request&, Response& response) {
+        response.set_content("{\"status\":\"ok\"}", "application/json");
+    }));
+    server.Get("/v1/models", guarded(serve_models));
+    server.Get("/v1/models/(.+)", guarded(serve_models));
+    server.Get("/props", guarded(serve_props));
+    server.Get("/slots", guarded(serve_slots));
+    server.Get("/metrics", guarded(serve_metrics));
+    server.Post("/v1/chat/completions", guarded(serve_chat));
+    server.Post("/v1/completions", guarded(serve_completion));
+    server.Post("/tokenize", guarded(serve_tokenize));
+    server.Post("/detokenize", guarded(serve_detokenize));
+    server.Post("/apply-template", guarded(serve_apply_template));
+    server.Options(".*", [this](const Request&, Response& response) {
+        response.status = options.cors_origin.empty() ? 404 : 204;
+        response.set_header("Access-Control-Allow-Methods", "GET, POST");
+        response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+    });
+    server.set_pre_routing_handler([this](const Request& request, Response& response) {
+        using Result = httplib::Server::HandlerResponse;
+        return admit(request, response) ? Result::Unhandled : Result::Handled;
+    });
+    server.set_error_handler([](const Request&, Response& response) {
+        if (response.body.empty()) send_error(response, error_of(response.status));
+    });
+    if (!options.cors_origin.empty()) {
+        server.set_default_headers({{"Access-Control-Allow-Origin", options.cors_origin}, {"Vary", "Origin"}});
+    }
+}
+
+HttpServer::HttpServer(const ServerOptions& options) : parts_(std::make_unique<Parts>(options)) {
+    httplib::Server& server = parts_->server;
+    const size_t threads = options.threads;
+    server.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
+    server.set_keep_alive_max_count(1);
+    server.set_read_timeout(static_cast<time_t>(options.timeout_s));
+    server.set_write_timeout(static_cast<time_t>(options.timeout_s));
+    server.set_payload_max_length(options.max_body_bytes);
+    server.set_tcp_nodelay(options.unix_socket.empty());
+    parts_->add_routes();
+    parts_->bind();
+}
+
+HttpServer::~HttpServer() {
+    stop();
+    if (!parts_->options.unix_socket.empty()) ::unlink(parts_->options.unix_socket.c_str());
+}
+
+void HttpServer::start() {
+    parts_->listener = std::thread([this] {
+        parts_->server.listen_after_bind();
+        parts_->ended = true;
+    });
+}
+
+void HttpServer::attach(const ModelService& service) { parts_->service.store(&service, std::memory_order_release); }
+
+void HttpServer::stop() {
+    if (!parts_->listener.joinable()) return;
+    // httplib's stop() does nothing before its loop has begun.
+    while (!parts_->server.is_running() && !parts_->ended) std::this_thread::yield();
+    parts_->server.stop();
+    parts_->listener.join();
+}
+
+std::string HttpServer::address() const {
+    if (!parts_->options.unix_socket.empty()) return "unix:" + parts_->options.unix_socket;
+    const std::string& host = parts_->options.host;
+    return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(parts_->port);
+}
+
+std::vector<std::string> read_api_keys(const std::string& path) {
+    std::ifstream in(path);
+    if (!in) throw Error(path + ": the file of API keys cannot be read: " + std::strerror(errno));
+    std::vector<std::string> keys;
+    for (std::string line; std::getline(in, line);) {
+        while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+        if (!line.empty() && line.front() != '#') keys.push_back(line);
+    }
+    if (keys.empty()) throw Error(path + ": there is no API key in this file (one a line)");
+    return keys;
+}
+
+}  // namespace weir

@@ -1,0 +1,54 @@
+// Requests of OpenAI's protocol, checked: bodies of /v1/completions and /v1/chat/completions as structs. What is asked for
+// and cannot be had is an error, never silently something else.
+//
+// Pure; any thread. Throws ApiError, which names the field.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/engine/sampler.h"
+#include "runtime/model/chat.h"
+#include "runtime/model/tokenizer.h"
+
+namespace weir {
+
+struct AnswerOptions {
+    std::string model;              // as the client calls it
+    SamplerOptions sampler;         // the seed is set
+    size_t max_tokens = SIZE_MAX;
+    bool ignore_end = false;
+    bool stream = false;
+    bool include_usage = false;     // a last chunk with it
+    std::vector<std::string> stops;
+    bool logprobs = false;
+    size_t top_logprobs = 0;
+};
+
+struct ChatRequest {
+    AnswerOptions options;
+    Conversation conversation;
+};
+
+struct CompletionRequest {
+    AnswerOptions options;
+    std::variant<std::string, std::vector<TokenId>> prompt;
+};
+
+// The body as JSON. Throws ApiError where it is none, or no object.
+nlohmann::ordered_json parse_body(std::string_view body);
+
+// defaults: of what the request does not say.
+ChatRequest parse_chat_request(const nlohmann::ordered_json& body, const SamplerOptions& defaults);
+CompletionRequest parse_completion_request(const nlohmann::ordered_json& body, const SamplerOptions& defaults);
+// Messages and tools alone.
+Conversation parse_conversation(const nlohmann::ordered_json& body);
+
+// As json.dumps of Python writes it, which is what chat templates put in their text.
+std::string python_json(const nlohmann::ordered_json& value);
+
+}  // namespace weir

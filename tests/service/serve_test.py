@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Talks to `weir serve` over sockets as a client would; prints TAP, one line per check.
+
+usage: serve_test.py WEIR MODEL     status 77 where the model is not here"""
+import concurrent.futures
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+QUESTION = {'messages': [{'role': 'user', 'content': 'What is the capital of France?'}], 'temperature': 0, 'max_tokens': 12}
+LONG = {'prompt': 'Once upon a time', 'max_tokens': 1500, 'ignore_eos': True, 'stream': True}
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__('localhost')
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+class Server:
+    """The program, started and ready."""
+
+    def __init__(self, weir, model, *options, unix=None):
+        self.unix = unix
+        where = ['--unix-socket', unix] if unix else ['--port', '0']
+        self.process = subprocess.Popen([weir, 'serve', model, *where, '-c', '2048', *options], stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.port = None
+        ready = threading.Event()
+
+        def read():
+            for line in self.process.stderr:
+                self.log.append(line)
+                found = re.search(r'http://[^:]+:(\d+)', line)
+                if found:
+                    self.port = int(found[1])
+                if 'ready after' in line:
+                    ready.set()
+            ready.set()
+        threading.Thread(target=read, daemon=True).start()
+        ready.wait(120)
+
+    def connection(self, timeout=120):
+        return UnixConnection(self.unix) if self.unix else http.client.HTTPConnection('127.0.0.1', self.port, timeout=timeout)
+
+    def send(self, method, path, body=None, headers=None):
+        connection = self.connection()
+        data = body if isinstance(body, (bytes, str, type(None))) else json.dumps(body)
+        connection.request(method, path, data, {'Content-Type': 'application/json', **(headers or {})})
+        return connection.getresponse()
+
+    def ask(self, path, body=None, headers=None):
+        """(status, what the answer's JSON says)"""
+        response = self.send('GET' if body is None else 'POST', path, body, headers)
+        return response.status, json.loads(response.read())
+
+    def stream(self, path, body):
+        response = self.send('POST', path, {**body, 'stream': True})
+        events = [e[6:] for e in response.read().decode().split('\n\n') if e]
+        return [json.loads(e) for e in events[:-1]], events[-1]
+
+    def slots(self):
+        return [slot['is_processing'] for slot in self.ask('/slots')[1]]
+
+    def wait_until(self, condition, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return False
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return 'killed'
+
+
+def answers(server, say):
+    status, answer = server.ask('/v1/chat/completions', QUESTION)
+    text = answer['choices'][0]['message']['content']
+    say(status == 200 and text, 'a question is answered', answer)
+    say(answer['usage']['completion_tokens'] > 0 and answer['object'] == 'chat.completion', 'with its usage')
+    events, last = server.stream('/v1/chat/completions', {**QUESTION, 'stream_options': {'include_usage': True}})
+    streamed = ''.join(c['delta'].get('content', '') for e in events for c in e['choices'])
+    say(streamed == text and last == '[DONE]', 'the stream has the same text and ends', (streamed, last))
+    say(events[-1]['choices'] == [] and events[-1]['usage']['completion_tokens'] == answer['usage']['completion_tokens'], 'and its usage')
+    say(events[-1]['usage']['prompt_tokens_details']['cached_tokens'] > 0, 'the second time the prompt is cached', events[-1])
+    plain = {'prompt': 'The sea is', 'max_tokens': 20, 'temperature': 0.8, 'seed': 7}
+    first, second = (server.ask('/v1/completions', plain)[1]['choices'][0]['text'] for _ in range(2))
+    say(first == second and first, 'a seed gives the same text again', (first, second))
+    stop = first[4:7]
+    status, cut = server.ask('/v1/completions', {**plain, 'stop': [stop]})
+    say(cut['choices'][0]['text'] == first[:first.find(stop)] and cut['choices'][0]['finish_reason'] == 'stop', 'a stop string ends it', (first, stop, cut))
+    status, probable = server.ask('/v1/chat/completions', {**QUESTION, 'logprobs': True, 'top_logprobs': 3})
+    content = probable['choices'][0]['logprobs']['content']
+    say(all(len(t['top_logprobs']) == 3 and t['logprob'] == t['top_logprobs'][0]['logprob'] <= 0 for t in content), 'logprobs', content[:1])
+    say(bytes(b for t in content for b in t['bytes']).decode() == text, "whose tokens' bytes are the text")
+
+
+def batches(server, say):
+    bodies = [{'prompt': f'Tell me about the number {i}.', 'max_tokens': 24, 'temperature': 0.9, 'seed': i} for i in range(8)]
+    alone = [server.ask('/v1/completions', body)[1]['choices'][0]['text'] for body in bodies]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        together = [a[1]['choices'][0]['text'] for a in pool.map(lambda body: server.ask('/v1/completions', body), bodies)]
+    say(alone == together, 'answers are the same alone and together', [(a, b) for a, b in zip(alone, together) if a != b])
+
+
+def endpoints(server, say):
+    say(server.ask('/health') == (200, {'status': 'ok'}), 'health')
+    name = server.ask('/v1/models')[1]['data'][0]['id']
+    say(server.ask('/v1/models/' + name)[1]['id'] == name and server.ask('/v1/models/none')[0] == 404, 'models')
+    say(server.ask('/props')[1]['total_slots'] == 2, 'props')
+    tokens = server.ask('/tokenize', {'content': 'Hello, world'})[1]['tokens']
+    say(server.ask('/detokenize', {'tokens': tokens})[1]['content'] == 'Hello, world', 'tokenize and detokenize')
+    say('<|im_start|>user\nHi<|im_end|>' in server.ask('/apply-template', {'messages': [{'role': 'user', 'content': 'Hi'}]})[1]['prompt'], 'apply-template')
+    text = server.send('GET', '/metrics').read().decode()
+    names = re.findall(r'^# TYPE (\S+) counter', text, re.M)
+    say(names and all(n.startswith('weir_') and n.endswith('_total') for n in names), 'metrics', text[:300])
+
+
+def errors(server, say):
+    bad = [(b'{"messages": [', 400), (b'[]', 400), (b'', 400), (b'\xff\xfe', 400), (b'[' * 100000, 400), ({}, 400), ({'messages': []}, 400),
+           ({'messages': [{'role': 'wizard', 'content': 'x'}]}, 400), ({**QUESTION, 'temperature': 'hot'}, 400), ({**QUESTION, 'n': 3}, 400),
+           ({**QUESTION, 'stop': ['']}, 400), ({**QUESTION, 'response_format': {'type': 'json_object'}}, 400),
+           ({'messages': [{'role': 'user', 'content': 'word ' * 5000}]}, 400),
+           ({'messages': [{'role': 'user', 'content': [{'type': 'image_url'}]}]}, 400), (b'"' + b'x' * (2 << 20) + b'"', 413)]
+    wrong = []
+    for body, wanted in bad:
+        status, answer = server.ask('/v1/chat/completions', body)
+        if status != wanted or set(answer['error']) != {'message', 'type', 'param', 'code'}:
+            wrong.append((str(body)[:60], status, answer))
+    say(not wrong, 'bad requests get errors', wrong)
+    status, answer = server.ask('/nothing')
+    say(status == 404 and 'error' in answer, 'so do unknown addresses', answer)
+    say(server.ask('/health', headers={'Host': 'evil.example'})[0] == 403, 'a foreign Host is refused')
+    say(server.ask('/v1/models', headers={'Origin': 'http://evil.example'})[0] == 403, 'a foreign Origin is refused')
+
+
+def disconnects(server, say):
+    for what, body in (('stream', LONG), ('whole answer', {**LONG, 'stream': False})):
+        connection = server.connection()
+        connection.request('POST', '/v1/completions', json.dumps(body))
+        say(server.wait_until(lambda: any(server.slots())), f'{what}: a slot is taken')
+        gone = connection.sock.dup()  # http.client closes its own when a response takes it over
+        if body['stream']:
+            connection.getresponse().read(100)
+        begin = time.monotonic()
+        gone.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        say(server.wait_until(lambda: not any(server.slots()), 20), f'{what}: a client that goes frees its slot', time.monotonic() - begin)
+
+
+def overload(server, say):
+    held = []
+    for i in range(3):  # two slots and a queue of one
+        connection = server.connection()
+        connection.request('POST', '/v1/completions', json.dumps(LONG))
+        held.append(connection)
+        server.wait_until(lambda: sum(server.slots()) == min(i + 1, 2))
+    waiting = lambda: 'weir_requests_waiting 1\n' in server.send('GET', '/metrics').read().decode()
+    say(server.wait_until(waiting), 'one waits')
+    response = server.send('POST', '/v1/completions', LONG)
+    body = json.loads(response.read())
+    say(response.status == 503 and int(response.headers['Retry-After']) >= 1 and body['error']['code'] == 'busy', 'the next is sent away', body)
+    say(server.ask('/health')[0] == 200, 'health is answered while all slots are busy')
+    for connection in held:
+        connection.close()
+    say(server.wait_until(lambda: not any(server.slots()) and not waiting()), 'and all are free again')
+
+
+def drains(server, say):
+    result = []
+
+    def ask():
+        result.append(server.ask('/v1/completions', {'prompt': 'Once', 'max_tokens': 60, 'ignore_eos': True}))
+    asker = threading.Thread(target=ask)
+    asker.start()
+    server.wait_until(lambda: any(server.slots()))
+    status = server.stop()
+    asker.join(30)
+    say(status == 0 and result and result[0][1]['usage']['completion_tokens'] == 60, 'SIGTERM lets answers be finished', (status, result))
+
+
+def main():
+    weir, model = sys.argv[1:3]
+    if not os.path.exists(model):
+        print('1..0 # SKIP the model is not here')
+        return 0
+    results = []
+
+    def say(right, what, detail=None):
+        results.append(bool(right))
+        print(f'{"ok" if right else "not ok"} {len(results)} - {what}', flush=True)
+        if not right:
+            print('# ' + str(detail)[:600], flush=True)
+
+    def run(check, server):
+        try:
+            check(server, say)
+        except Exception as error:  # the test goes on: what follows may say why
+            say(False, check.__name__, repr(error) + ' ' + ''.join(server.log[-3:]))
+
+    server = Server(weir, model, '--parallel', '2', '--queue', '1')
+    for check in (answers, endpoints, errors, disconnects, overload):
+        run(check, server)
+    run(drains, server)
+    wide = Server(weir, model, '--parallel', '3')
+    run(batches, wide)
+    say(wide.stop() == 0, 'ends', wide.log[-3:])
+    with tempfile.TemporaryDirectory() as folder:
+        keys = os.path.join(folder, 'keys')
+        with open(keys, 'w') as out:
+            out.write('# of the test\nsecret-1\nsecret-2\n')
+        guarded = Server(weir, model, '--api-key-file', keys, unix=os.path.join(folder, 'socket'))
+        say([guarded.ask('/health')[0], guarded.ask('/v1/models')[0],
+             guarded.ask('/v1/models', headers={'Authorization': 'Bearer secret-2'})[0],
+             guarded.ask('/v1/models', headers={'Authorization': 'Bearer secret'})[0]] == [200, 401, 200, 401], 'keys, at a Unix socket')
+        say(guarded.stop() == 0 and not os.path.exists(guarded.unix), 'whose path is gone in the end', guarded.log[-3:])
+    print(f'1..{len(results)}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
