@@ -14,6 +14,7 @@ using Command = std::function<int()>;
 
 Command add_bench(CLI::App& app);
 Command add_convert(CLI::App& app);
+Command add_chat(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_perplexity(CLI::App& app);

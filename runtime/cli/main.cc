@@ -25,6 +25,7 @@ struct Entry {
 
 constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_run,
+    weir::add_chat,
     weir::add_serve,
     weir::add_plan,
     weir::add_doctor,
