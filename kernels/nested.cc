@@ -142,15 +142,23 @@ int high_of(double weight, double s, double m) {
     return s == 0 ? 0 : static_cast<int>(std::clamp(std::nearbyint((weight - m) / s), 0.0, 15.0));
 }
 
-// Scale and min of a group at level 4, whose sixteen steps, and half a step beyond on both sides, hold all its weights.
+// Scale and min of a group at level 4, whose sixteen steps, and half a step beyond on both sides, hold all its weights: what
+// is cut off at level 4 no bits bring back at level 8, however good it is for level 4. (Where no integers do, the nearest.)
 void fit_group(const float* w, double low, double high, double d, double dmin, uint8_t* scale, uint8_t* min) {
     double least = INFINITY;
+    bool covered = false;
     const int middle = nearest(-(low + (high - low) / 32), dmin);
     for (int mn = std::max(0, middle - 2); mn <= std::min(kTopScale, middle + 2); ++mn) {
         const double m = -dmin * mn;
         // m - s / 2 <= low and m + 15.5 s >= high
         const double needed = std::max({(m - low) * 2, (high - m) / 15.5, 0.0});
-        const int covers = d == 0 ? 0 : static_cast<int>(std::min(std::ceil(needed / d), double{kTopScale}));
+        const double wanted = d == 0 ? 0 : std::ceil(needed / d);
+        if (wanted > kTopScale && covered) continue;
+        if (wanted <= kTopScale && !covered) {
+            covered = true;
+            least = INFINITY;
+        }
+        const int covers = static_cast<int>(std::min(wanted, double{kTopScale}));
         for (int sc = covers; sc <= std::min(kTopScale, covers + 1); ++sc) {
             const double s = d * sc;
             double error = 0;

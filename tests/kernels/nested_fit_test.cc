@@ -95,6 +95,19 @@ TEST(NestedFit, Level8HoldsEveryWeight) {
     }
 }
 
+// No weight of a group lies outside what its grid reaches: an ideal one would leave a 496th of the range.
+TEST(NestedFit, NothingIsCutOff) {
+    std::mt19937 rng(11);
+    const std::vector<float> w = random_floats(64 * 256, 0.02f, rng);
+    const Fitted fitted(w);
+    ASSERT_TRUE(fitted.ok);
+    for (size_t g = 0; g < w.size(); g += 32) {
+        const auto group = w.begin() + static_cast<ptrdiff_t>(g);
+        const auto [low, high] = std::minmax_element(group, group + 32);
+        for (size_t i = g; i < g + 32; ++i) EXPECT_NEAR(fitted.at[8][i], w[i], (*high - *low) / 350) << i;
+    }
+}
+
 TEST(NestedFit, ZerosStayZeros) {
     const std::vector<float> w(288, 0.0f);
     const Fitted fitted(w);

@@ -193,7 +193,8 @@ TEST(NativeDamage, TruncatedAtEveryByteOfTheHead) {
     const uint64_t head = test::stated_head(bytes);
     for (size_t n = 0; n < head + 100; ++n) {
         ASSERT_NE(damage(std::span(bytes).first(n), n), "") << n;                // a shorter file
-        if (n < head) ASSERT_NE(damage(std::span(bytes).first(n), bytes.size()), "") << n;  // one that shrank meanwhile
+        if (n >= head) continue;
+        ASSERT_NE(damage(std::span(bytes).first(n), bytes.size()), "") << n;  // one that shrank meanwhile
     }
     EXPECT_THAT(damage(std::span(bytes).first(bytes.size() - 1), bytes.size() - 1), HasSubstr("truncated"));
     EXPECT_EQ(damage(bytes, bytes.size()), "");
