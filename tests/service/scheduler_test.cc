@@ -31,7 +31,7 @@ struct Service {
         : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)) {
         std::vector<KvCache*> all;
         for (size_t i = 0; i < slots; ++i) {
-            caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx));
+            caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx, n_ctx));
             all.push_back(caches.back().get());
         }
         scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, all, max_queue);
