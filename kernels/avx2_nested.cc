@@ -324,7 +324,7 @@ template <class Codes, class S>
     out.codes[7][r] = Codes::template codes<3, 1>(s);
 }
 
-template <Level L>
+template <Level L, class X>
 [[gnu::noinline]] void fill_nested(const Row (&rows)[kTileRows], const Refinement& f, size_t k, size_t super, size_t supers,
                                    RowTile& high, RowTile& low) {
     Unpacked unpacked, unpacked_low;
@@ -348,6 +348,7 @@ template <Level L>
             }
             enter<false>(unpacked, high, i, v);
             if constexpr (Halves<L>::kLow) enter<false>(unpacked_low, low, i, v);
+            if (X::kTwoBytes && !Halves<L>::kLow) take_high_unit(high, i, v);
         }
     }
 }
@@ -426,7 +427,7 @@ void multiply_nested_tile(const NestedRows& w, size_t first, const RowBytes& byt
     const size_t all = (k + kSuperElements - 1) / kSuperElements;
     for (size_t super = 0; super < all; super += kNestedSupers<L>) {
         const size_t supers = all - super < kNestedSupers<L> ? all - super : kNestedSupers<L>;
-        fill_nested<L>(row, f, k, super, supers, high, low);
+        fill_nested<L, X>(row, f, k, super, supers, high, low);
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all) + super * kSuperElements, x + fine_at(all) + super,
                           x_stride_bytes};
         size_t t = 0;

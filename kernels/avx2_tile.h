@@ -287,6 +287,14 @@ void run_tile(const RowTile& tile, size_t supers, const Chunk& chunk, Lanes* lan
     return _mm256_add_ps(_mm256_add_ps(four[0], four[2]), _mm256_add_ps(four[1], four[3]));
 }
 
+// What run_tile() wants of a tile that meets two bytes: in this unit the sum of high bytes is the whole of most sums. Exact, and
+// so is all that follows from it.
+[[gnu::always_inline]] inline void take_high_unit(RowTile& tile, size_t super, size_t vector) {
+    for (size_t b = 0; b < kCellsPerSuper; ++b) {
+        tile.scale[super][b][vector] = _mm256_mul_ps(tile.scale[super][b][vector], _mm256_set1_ps(kHighUnit));
+    }
+}
+
 // `supers` stretches of the rows, from number `super` on, as a tile.
 template <class W, class X>
 void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_t super, size_t supers,
@@ -306,10 +314,7 @@ void fill_tile(const typename W::Block* const (&row)[kTileRows], size_t k, size_
                 }
             }
             enter<W::kGroups>(unpacked, tile, i, v);
-            // In this unit the sum of high bytes is the whole of most sums. Exact, and so is all that follows from it.
-            for (size_t b = 0; X::kTwoBytes && b < kCellsPerSuper; ++b) {
-                tile.scale[i][b][v] = _mm256_mul_ps(tile.scale[i][b][v], _mm256_set1_ps(kHighUnit));
-            }
+            if (X::kTwoBytes) take_high_unit(tile, i, v);
         }
     }
 }

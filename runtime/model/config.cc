@@ -22,7 +22,7 @@ class ConfigReader {
     explicit ConfigReader(const GgufFile& file) : file_(file) {}
 
     ModelConfig read() {
-        refuse_split();
+        refuse_lone_part();
         const std::string& architecture = file_.require_string("general.architecture");
         if (const std::string* name = file_.get_string("general.name")) config_.name = *name;
         const Architecture* const known = find_architecture(architecture);
@@ -45,11 +45,10 @@ class ConfigReader {
 
     std::string key(const char* name) const { return std::string(config_.architecture.name) + "." + name; }
 
-    void refuse_split() const {
+    void refuse_lone_part() const {
         const uint64_t parts = file_.get_uint("split.count").value_or(1);
-        if (parts > 1) {
-            fail("this is one of " + std::to_string(parts) +
-                 " parts of a split model; merge them into one file first (gguf-split --merge)");
+        if (parts > 1 && file_.parts().size() == 1) {
+            fail("this is one of " + std::to_string(parts) + " parts of a split model, without the others");
         }
     }
 

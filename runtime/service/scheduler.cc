@@ -307,11 +307,14 @@ void Scheduler::finish(Slot& slot, FinishReason reason, std::string error) {
     if (slot.work == nullptr) return;
     const bool failed = !error.empty(), cancelled = slot.work->cancelled();
     const double took_s = seconds_since(slot.work->submitted_);
+    {
+        const std::lock_guard lock(mutex_);  // whoever learns of the end finds it counted
+        ++(failed ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
+        mean_request_s_ = (1 - kNewShare) * mean_request_s_ + kNewShare * took_s;
+    }
     slot.work->end(reason, std::move(error));
     slot.work.reset();
     const std::lock_guard lock(mutex_);
-    ++(failed ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
-    mean_request_s_ = (1 - kNewShare) * mean_request_s_ + kNewShare * took_s;
     stats_.slots[static_cast<size_t>(&slot - slots_.data())].state = SlotState::kIdle;
     if (queue_.empty() && stats_.busy_slots() == 0) idle_.notify_all();
 }

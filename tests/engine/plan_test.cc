@@ -90,6 +90,7 @@ TEST(Plan, WeightsOfATierAreTheSmallerPart) {
 PlanInput input_with_experts(uint64_t ram, double skew) {
     PlanInput in = input(ram);
     in.image_bytes = 100 * kMiB;
+    in.device_bytes_per_s = 200.0 * kMiB;  // reads bound
     in.experts.experts = 64;
     in.experts.used = 8;
     in.experts.skew = skew;
