@@ -11,9 +11,10 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
 weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2
     squashfs-tools e2fsprogs mount util-linux)
 
-# What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it.
+# What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it. Without the service:
+# Debian's prometheus-cpp-dev is installed for one architecture at a time.
 weir_packages_aarch64=(g++-aarch64-linux-gnu qemu-user
-    {liburing,libnuma,libboost,libspdlog,libfmt,libpcre2,libxxhash,libgtest,libgmock,libcpp-httplib,prometheus-cpp}-dev:arm64)
+    {liburing,libnuma,libboost,libspdlog,libfmt,libpcre2,libxxhash,libgtest,libgmock}-dev:arm64)
 
 say() { printf '%s\n' "$*" >&2; }
 die() {

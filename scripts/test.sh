@@ -99,7 +99,7 @@ fi
 if [[ -n $aarch64 ]]; then
     # The kernels are optimised all the same; the rest is compiled in three fifths of the time.
     phase "64-bit ARM" build-aarch64 --cross-file "$weir_root/scripts/cross/aarch64.ini" -Dbuildtype=release \
-        -Doptimization=1 -- unit differential
+        -Doptimization=1 -Dservice=false -- unit differential
 fi
 
 say "== done after $SECONDS s"

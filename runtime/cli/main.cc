@@ -26,7 +26,9 @@ struct Entry {
 constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_run,
     weir::add_chat,
+#ifdef WEIR_SERVICE
     weir::add_serve,
+#endif
     weir::add_plan,
     weir::add_doctor,
     weir::add_inspect,
