@@ -43,7 +43,11 @@ struct ModelShare {
     uint64_t frame_bytes = 0;   // filled in: of the frames, by its weights
     size_t sequences = 1;       // each with a KV cache
     uint64_t beside_bytes = 0;  // that the command takes for itself
+    kernels::Level level = kernels::Level::k8;  // of a native file
 };
+
+// What --precision means for this file. UsageError for one that has no levels.
+kernels::Level chosen_level(const RunOptions& options, const GgufFile& file);
 
 // Divides the budget among models that are in memory together. What is resident now counts as the program's.
 Budget choose_budget(const RunOptions& options, PagingMode mode, std::span<ModelShare> models);

@@ -190,6 +190,8 @@ int plan(const Options& options) {
     // As a run begins, so that as much is resident when the budget is divided.
     const ModelFile opened(o.model, "");
     const GgufFile& file = opened.file;
+    if (file.native() != nullptr)
+        throw Error(file.path() + ": weir plan knows GGUF files only; weir run FILE --precision N says what a native file takes");
     const ModelConfig& config = opened.config;
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
     const size_t context = choose_context(o, config);

@@ -91,6 +91,7 @@ int run(const RunOptions& o) {
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
     ModelShare share = {&opened, {batch, 1, context, threads}};
+    share.level = chosen_level(o, opened.file);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
     WeightStore& store = *loaded.store;

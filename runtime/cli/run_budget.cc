@@ -10,6 +10,7 @@ size_t choose_context(const RunOptions& o, const ModelConfig& config) {
 
 BudgetInput budget_input(const RunOptions& o, PagingMode mode, const ModelMap& map, const ModelConfig& config, size_t threads,
                          size_t kv_bytes, size_t activation_bytes) {
+    const bool native = std::any_of(map.tensors.begin(), map.tensors.end(), [](const PlacedTensor& t) { return t.part != nullptr; });
     BudgetInput in;
     in.mode = mode;
     in.limits = read_memory_limits();
@@ -18,7 +19,8 @@ BudgetInput budget_input(const RunOptions& o, PagingMode mode, const ModelMap& m
     in.base = resident_now();
     in.kv_cache = kv_bytes;
     in.activations = activation_bytes;
-    in.weights = map.weights_bytes + (config.tied_head ? 0 : map.embedding->bytes);
+    // Of a native file the embedding's rows are read one by one, in every mode.
+    in.weights = native ? map.image_bytes : map.weights_bytes + (config.tied_head ? 0 : map.embedding->bytes);
     in.threads = threads;
     return in;
 }

@@ -41,7 +41,11 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
         parser.add_option_function<std::string>(name, [name, to](const std::string& text) { *to = parse_size(text, name); },
                                                 what)->type_name("SIZE|N%");
     };
-    parser.add_option("model,-m,--model", o->model, "GGUF file")->required()->type_name("FILE");
+    parser.add_option("model,-m,--model", o->model, "GGUF or native file")->required()->type_name("FILE");
+    add_choice<std::optional<kernels::Level>>(parser, "--precision", &o->precision,
+                                              {{"8", kernels::Level::k8}, {"6", kernels::Level::k6}, {"4", kernels::Level::k4},
+                                               {"3", kernels::Level::k3}, {"2", kernels::Level::k2}},
+                                              "bits that are read of each weight of a native file (default: 8)");
     size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
     parser.get_option("--ram")->group(kMemory);
     size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
@@ -58,6 +62,7 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--install", o->store.install, "auto, move or copy: how pages get into place")->capture_default_str()->group(kMemory);
     parser.add_option("--reader", o->store.reader, "auto, io_uring or pread")->capture_default_str()->group(kMemory);
     parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(kMemory);
+    parser.add_option("--trace-io", o->store.trace_io, "list every read of weights in a file: offset and bytes (uffd)")->type_name("FILE")->group(kMemory);
 
     add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
                      "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");

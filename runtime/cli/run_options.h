@@ -34,6 +34,7 @@ struct RunOptions {
     bool float_activations = false;
     bool adapt_threads = true;
     StoreOptions store;
+    std::optional<kernels::Level> precision;  // of a native file
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;
     bool pressure = true;

@@ -68,7 +68,9 @@ void print_configuration(const RunReport& r) {
     std::fprintf(stderr, "weir: model=%s layers=%zu dim=%zu weights=%.1fMiB threads=%zu kernels=%s activations=%s context=%zu kv=%s\n",
                  r.options->model.c_str(), r.config->n_layers, r.config->dim, in_mib(s.weights_bytes), r.threads, r.kernels,
                  activations_name(*r.options), r.context, kv_type_name(r.options->kv_type).c_str());
-    std::fprintf(stderr, "weir: paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
+    std::fprintf(stderr, "weir: ");
+    if (s.level != 0) std::fprintf(stderr, "precision=%d ", s.level);
+    std::fprintf(stderr, "paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
     if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
                      r.options->store.gates ? "on" : "off", in_mib(r.budget.ram), in_mib(s.frame_bytes), in_mib(s.resident_bytes),
@@ -154,6 +156,7 @@ bool print_json(const RunReport& r) {
                     {"first_token_ms", 1000 * (r.load_s + g.prompt_s)},
                     {"prompt_tokens_per_s", prompt_tokens_per_s(r)},
                     {"decode_tokens_per_s", decode_tokens_per_s(g)}};
+    j["precision"] = s.level != 0 ? ordered_json(s.level) : ordered_json(nullptr);
     ordered_json paging = {{"mode", paging_mode_name(s.mode)},
                            {"fallback", r.fallback.empty() ? ordered_json(nullptr) : ordered_json(r.fallback)},
                            {"rungs", s.rungs},

@@ -116,6 +116,7 @@ int serve(ServeOptions o, StopRequest& stop) {
     const StoreOptions store_options = chosen_paging(o.run, &fallback);
     o.run.store.mode = store_options.mode;
     ModelShare share = {&opened, {std::min(o.run.batch, context), o.slots, context, threads}};
+    share.level = chosen_level(o.run, opened.file);
     share.sequences = o.slots;
     share.beside_bytes = o.server.threads * kBytesPerThread + kLargeBodies * kBodyCopies * o.server.max_body_bytes;
     Budget budget;

@@ -23,11 +23,16 @@ class FileStore : public StoreBase {
   public:
     FileStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
-        if (options.mode == PagingMode::kMmap)
+        if (options.mode == PagingMode::kMmap) {
             map_files();
-        else
+            bind_by_offset(base_);
+        } else if (gguf_.native() != nullptr) {
+            load_level();
+            bind_by_place(base_);
+        } else {
             load();
-        bind_by_offset(base_);
+            bind_by_offset(base_);
+        }
     }
 
     ~FileStore() override {
@@ -38,8 +43,11 @@ class FileStore : public StoreBase {
     void end_pass() override { check_unchanged(); }
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
-        for (size_t i = 0; i < ids.size(); ++i)
-            scalar_->dequantize(map_.embedding->type, base_ + embedding_offset(ids[i]), out + i * config_.dim, config_.dim);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            // Of a native file: what the level does not read is not in memory, and rows want the highest.
+            if (gguf_.native() != nullptr) read_embedding(ids[i], out + i * config_.dim);
+            else scalar_->dequantize(map_.embedding->type, base_ + embedding_offset(ids[i]), out + i * config_.dim, config_.dim);
+        }
     }
 
     size_t extent_bytes() const override { return SIZE_MAX; }
@@ -49,6 +57,7 @@ class FileStore : public StoreBase {
     StoreStats stats() const override {
         StoreStats s;
         s.mode = options_.mode;
+        s.level = level();
         s.weights_bytes = map_.weights_bytes;
         s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
@@ -72,30 +81,45 @@ class FileStore : public StoreBase {
 
     // Reads every page that holds tensor data, in large aligned reads; base_ stands for offset 0.
     void load() {
-        const size_t granule = parts_.granule(), huge = pager::pmd_page_size();
+        const size_t granule = parts_.granule();
         const uint64_t begin = pager::align_down(gguf_.parts().front().data_offset, granule);
-        mapping_bytes_ = pager::align_up(parts_.end() - begin, huge) + huge;
+        std::byte* const data = take_memory(parts_.end() - begin);
+        base_ = data - begin;
+        for (size_t i = 0; i < files_.size(); ++i) {
+            const uint64_t from = pager::align_down(gguf_.parts()[i].data_offset, granule);
+            read_pages(files_[i], from, pager::align_up(files_[i].size(), granule), data + (files_[i].begin() + from - begin),
+                       gguf_.file_size());
+        }
+        end_progress();
+    }
+
+    // Reads the walk's image alone; base_ is its first byte.
+    void load_level() {
+        std::byte* const data = take_memory(map_.image_bytes);
+        base_ = data;
+        for (const PlacedRange& range : map_.ranges)
+            read_pages(files_.front(), range.file_offset, range.file_offset + range.bytes, data + range.place, map_.image_bytes);
+        end_progress();
+    }
+
+    std::byte* take_memory(uint64_t bytes) {
+        const size_t huge = pager::pmd_page_size();
+        mapping_bytes_ = pager::align_up(bytes, huge) + huge;
         mapping_ = ::mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (mapping_ == MAP_FAILED) {
             mapping_ = nullptr;
             throw Error(gguf_.path() + ": " + std::to_string(mapping_bytes_ >> 20) +
                         " MiB of memory for the weights cannot be had: " + std::strerror(errno));
         }
-        const auto address = reinterpret_cast<uintptr_t>(mapping_);
-        auto* const data = static_cast<std::byte*>(mapping_) + (pager::align_up(address, huge) - address);
         (void)::madvise(mapping_, mapping_bytes_, MADV_HUGEPAGE);  // advice: slower without, not wrong
-        base_ = data - begin;
-        for (size_t i = 0; i < files_.size(); ++i) {
-            const uint64_t from = pager::align_down(gguf_.parts()[i].data_offset, granule);
-            load_part(files_[i], from, data + (files_[i].begin() + from - begin));
-        }
-        if (shown_) std::fprintf(stderr, "\r%*s\r", 60, "");
+        const auto address = reinterpret_cast<uintptr_t>(mapping_);
+        return static_cast<std::byte*>(mapping_) + (pager::align_up(address, huge) - address);
     }
 
-    void load_part(const pager::File& file, uint64_t from, std::byte* to) {
-        const uint64_t end = pager::align_up(file.size(), parts_.granule());
+    // [from, end) of a file, which is aligned for direct reads and may end past the file's end. whole: of all that is read.
+    void read_pages(const pager::File& file, uint64_t from, uint64_t end, std::byte* to, uint64_t whole) {
         constexpr size_t kChunk = 8u << 20;
-        for (uint64_t at = from; at < file.size();) {
+        for (uint64_t at = from; at < std::min<uint64_t>(end, file.size());) {
             const size_t want = std::min<uint64_t>(kChunk, end - at);
             const ssize_t n = ::pread(file.fd(), to + (at - from), want, static_cast<off_t>(at));
             if (n < 0 && errno == EINTR) continue;
@@ -109,10 +133,14 @@ class FileStore : public StoreBase {
             bytes_read_ += static_cast<uint64_t>(n);
             if (options_.progress && std::chrono::steady_clock::now() - start_ > std::chrono::seconds(1)) {
                 std::fprintf(stderr, "\rreading weights: %llu of %llu MiB ", static_cast<unsigned long long>(bytes_read_ >> 20),
-                             static_cast<unsigned long long>(gguf_.file_size() >> 20));
+                             static_cast<unsigned long long>(whole >> 20));
                 shown_ = true;
             }
         }
+    }
+
+    void end_progress() {
+        if (shown_) std::fprintf(stderr, "\r%*s\r", 60, "");
     }
 
     std::unique_ptr<pager::FileMapping> mapped_;  // of mode mmap

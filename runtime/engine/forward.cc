@@ -289,7 +289,7 @@ bool Forward::pack(size_t worker, size_t tokens, std::span<const Product> group,
     const size_t cols = group.front().w->cols;
     bool as_floats = false, as_blocks = false;
     for (const Product& product : group) {
-        const bool floats = kernels::activation_for(product.w->type, cols, form) == Activation::kF32;
+        const bool floats = product.w->form(form) == Activation::kF32;
         (floats ? as_floats : as_blocks) = true;
     }
     const size_t step = tokens == 1 ? 1 : team_.size();
@@ -308,12 +308,12 @@ bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group,
     return walk_rows(worker, tokens, group, form, tokens == 1 ? buffers_.workers[worker].packed : shared) && meet();
 }
 
-// Where rows of a matrix are, once they are here; nullptr where they cannot be had.
+// Where rows of a matrix are (of one in planes: its first byte), once they are here; nullptr where they cannot be had.
 const std::byte* Forward::rows_of(size_t worker, const Matrix& w, size_t row, size_t rows) {
     if (w.expert_rows != 0) return store_.expert_rows(worker, w, row);
-    const size_t offset = row * w.row_bytes;
-    store_.release(worker, w.place + offset);
-    return store_.acquire(worker, w.place + offset, rows * w.row_bytes) ? w.data + offset : nullptr;
+    const Matrix::Stretch needed = w.stretch(row, rows);
+    store_.release(worker, needed.place);
+    return store_.acquire(worker, needed.place, needed.bytes) ? w.rows_at(row) : nullptr;
 }
 
 bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
@@ -322,31 +322,36 @@ bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> g
     size_t ticket = ticket_.fetch_add(1, std::memory_order_relaxed);
     for (const Product& product : group) {
         const Matrix& w = *product.w;
-        const Activation packed = kernels::activation_for(w.type, w.cols, form);
+        const Activation packed = w.form(form);
         const bool floats = packed == Activation::kF32;
         const size_t stride = floats ? x.f32_stride : x.quantized_stride;
         const std::byte* const input = (floats ? x.f32 : x.quantized) + product.first_input * stride;
         const size_t inputs = product.inputs != 0 ? product.inputs : tokens;
         const size_t rows_in_all = product.rows != 0 ? product.rows : w.rows;
-        const size_t rows_per_unit = unit_rows(w, group);
-        const size_t units = ceil_div(rows_in_all, rows_per_unit);
+        const size_t band_rows = w.band_rows != 0 ? w.band_rows : rows_in_all;  // which no unit lies across
+        const size_t rows_per_unit = std::min(unit_rows(w, group), band_rows);
+        const size_t units_per_band = ceil_div(band_rows, rows_per_unit);
+        const size_t units = rows_in_all / band_rows * units_per_band + ceil_div(rows_in_all % band_rows, rows_per_unit);
         for (; ticket < first_unit + units; ticket = ticket_.fetch_add(1, std::memory_order_relaxed)) {
-            const size_t row = (ticket - first_unit) * rows_per_unit;
-            const size_t rows = std::min(rows_per_unit, rows_in_all - row);
+            const size_t unit = ticket - first_unit, in_band = unit % units_per_band * rows_per_unit;
+            const size_t row = unit / units_per_band * band_rows + in_band;
+            const size_t rows = std::min({rows_per_unit, band_rows - in_band, rows_in_all - row});
             const std::byte* const weights = rows_of(worker, w, product.first_row + row, rows);
             if (weights == nullptr) {
                 team_.fail();
                 return false;
             }
-            kernels_.matmul(w.type, packed, weights, rows, w.cols, input, stride, inputs, product.y + row,
-                            product.y_stride);
+            w.multiply(kernels_, packed, weights, product.first_row + row, rows, input, stride, inputs, product.y + row,
+                       product.y_stride);
             finish(product, row, rows, inputs);
         }
         first_unit += units;
     }
     const Product& last = group.back();
-    if (last.w->expert_rows == 0)
-        store_.release(worker, last.w->place + (last.first_row + (last.rows != 0 ? last.rows : last.w->rows)) * last.w->row_bytes);
+    if (last.w->expert_rows == 0) {
+        const Matrix::Stretch done = last.w->stretch(last.first_row, last.rows != 0 ? last.rows : last.w->rows);
+        store_.release(worker, done.place + done.bytes);
+    }
     return true;
 }
 

@@ -143,7 +143,8 @@ void Forward::take_step(size_t tokens, size_t index, size_t done) {
     list(expert_outputs_, layer.expert_down, b.slot_out, dim, dim, false);
     for (const std::vector<Product>* products : {&expert_inputs_, &expert_outputs_}) {
         for (const Product& p : *products) {
-            store_.announce(p.w->place + p.first_row * p.w->row_bytes, p.rows * p.w->row_bytes);
+            const Matrix::Stretch needed = p.w->stretch(p.first_row, p.rows);
+            store_.announce(needed.place, needed.bytes);
         }
     }
 }
@@ -152,8 +153,7 @@ namespace {
 
 // One form for gate and up, which share their input.
 Activation form_of(const Matrix& gate, const Matrix& up, Activation wanted) {
-    const bool floats = kernels::activation_for(gate.type, gate.cols, wanted) == Activation::kF32 ||
-                        kernels::activation_for(up.type, up.cols, wanted) == Activation::kF32;
+    const bool floats = gate.form(wanted) == Activation::kF32 || up.form(wanted) == Activation::kF32;
     return floats ? Activation::kF32 : wanted;
 }
 
@@ -196,7 +196,7 @@ bool Forward::experts(size_t worker, const Batch& batch, size_t index) {
 
     const Activation form_in = form_of(*layer.expert_gate, *layer.expert_up, forms_.ffn_in);
     const PackedRows inputs = rows_at(b.packed_slots, kernels::activation_bytes(form_in, dim));
-    const Activation form_down = kernels::activation_for(layer.expert_down->type, ffn_dim, forms_.ffn_down);
+    const Activation form_down = layer.expert_down->form(forms_.ffn_down);
     const PackedRows gated_rows = b.packed_ffn(ffn_dim);
     while (first_of_step_ < end_of_step_) {
         if (!walk_rows(worker, tokens, expert_inputs_, form_in, inputs) || !meet()) return false;

@@ -17,13 +17,15 @@
 #include "runtime/engine/paging_shape.h"
 #include "runtime/engine/ring_length.h"
 #include "runtime/engine/store_base.h"
+#include "runtime/engine/traced_queue.h"
 #include "runtime/error.h"
 
 namespace weir {
 namespace {
 
-// Embedding rows read at once: enough for the drive to work in parallel on a prompt, little enough to cost no budget.
-constexpr size_t kRowsAtOnce = 64;
+// Embedding rows read at once, or pieces of them: enough for the drive to work in parallel on a prompt, little enough to
+// cost no budget.
+constexpr size_t kPiecesAtOnce = 64;
 
 pager::InstallRung install_rung(const std::string& name) {
     if (name == "auto") return pager::InstallRung::kAuto;
@@ -71,12 +73,13 @@ class PagedStore : public StoreBase {
     PagedStore(const GgufFile& file, const ModelConfig& config, const StoreOptions& options)
         : StoreBase(file, config, options) {
         const size_t page = parts_.granule();
-        ExpertGroups experts = gather_experts(map_, config_.n_experts, page);
-        const PagingShape shape = shape_paging(map_.image_bytes, longest_row_bytes(map_, true), options.frame_bytes, options.workers,
+        const bool native = gguf_.native() != nullptr;  // its experts lie in the image
+        ExpertGroups experts = native ? ExpertGroups{} : gather_experts(map_, config_.n_experts, page);
+        const PagingShape shape = shape_paging(map_.image_bytes, longest_row_bytes(map_, !native), options.frame_bytes, options.workers,
                                                page, experts.layout);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
-        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
+        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_, runs_of_every_pass());
         frames_ = shape.frames;
         ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
         std::vector<pager::ImageRange> ranges;
@@ -100,6 +103,7 @@ class PagedStore : public StoreBase {
         o.install = install_rung(options.install);
         o.reader = reader_rung(options.reader);
         o.uffd = uffd_source(options.uffd_source);
+        if (!options.trace_io.empty()) o.read_queue = trace_reads(pager::make_read_queue(o.reader), options.trace_io);
         o.on_unanswerable = end_process;
         o.on_notice = notice;
         try {
@@ -108,10 +112,11 @@ class PagedStore : public StoreBase {
             throw Error(e.what());
         }
         bind_by_place(pager_->region());
-        bind_experts_to(std::move(experts));
+        if (!native) bind_experts_to(std::move(experts));
         count_resident();
-        row_slot_ = pager::align_up(row_bytes(), page) + page;
-        row_buffer_ = pager::Mapping(kRowsAtOnce * row_slot_, page, false, "embedding rows");
+        row_slot_ = pager::align_up(longest_embedding_piece(), page) + page;
+        rows_at_once_ = kPiecesAtOnce / embedding_pieces();
+        row_buffer_ = pager::Mapping(kPiecesAtOnce * row_slot_, page, false, "embedding rows");
     }
 
     void begin_pass(bool with_head, bool next_follows) override {
@@ -122,7 +127,16 @@ class PagedStore : public StoreBase {
                                   [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
     }
 
+    // Of experts in the image.
+    void announce(uint64_t place, uint64_t bytes) noexcept override {
+        if (slots_ != nullptr) return;
+        const size_t first = place / extent_bytes_, last = (place + bytes - 1) / extent_bytes_;
+        announcements_.also(first, last - first + 1,
+                            [this](uint64_t ordinal, size_t from, size_t count) { pager_->plan(ordinal, from, count); });
+    }
+
     size_t use_experts(size_t layer, std::span<uint32_t> experts) noexcept override {
+        if (slots_ == nullptr) return experts.size();
         first_group_ = static_cast<uint32_t>(layer * n_experts_);
         for (const uint32_t e : foresight_.predicted(layer)) is_foreseen_[e] = 1;
         for (const uint32_t e : experts) is_foreseen_[e] = 0;
@@ -144,6 +158,7 @@ class PagedStore : public StoreBase {
     }
 
     size_t next_experts(std::span<uint32_t> experts, size_t done) noexcept override {
+        if (slots_ == nullptr) return experts.size() - done;
         for (; released_ < done; ++released_) slots_->release(first_group_ + experts[released_]);
         if (done == experts.size()) return 0;
         for (;;) {
@@ -205,20 +220,26 @@ class PagedStore : public StoreBase {
 
     void embedding_rows(std::span<const int32_t> ids, float* out) override {
         const size_t page = parts_.granule();
-        for (size_t done = 0; done < ids.size(); done += kRowsAtOnce) {
-            const size_t n = std::min(kRowsAtOnce, ids.size() - done);
-            pager::SmallRead reads[kRowsAtOnce];
+        for (size_t done = 0; done < ids.size(); done += rows_at_once_) {
+            const size_t n = std::min(rows_at_once_, ids.size() - done);
+            EmbeddingRow rows[kPiecesAtOnce];
+            pager::SmallRead reads[kPiecesAtOnce];
+            size_t n_reads = 0;
             for (size_t i = 0; i < n; ++i) {
-                const uint64_t offset = embedding_offset(ids[done + i]);
-                const uint64_t begin = pager::align_down(offset, page);
-                const uint64_t end = pager::align_up(offset + row_bytes(), page);
-                reads[i] = {begin, static_cast<uint32_t>(end - begin), row_buffer_.base() + i * row_slot_};
+                rows[i] = embedding_row(ids[done + i]);
+                for (const EmbeddingRow::Piece& piece : rows[i].all()) {
+                    const uint64_t begin = pager::align_down(piece.offset, page);
+                    const uint64_t end = pager::align_up(piece.offset + piece.bytes, page);
+                    reads[n_reads] = {begin, static_cast<uint32_t>(end - begin), row_buffer_.base() + n_reads * row_slot_};
+                    ++n_reads;
+                }
             }
-            if (!pager_->read_small({reads, n})) throw_if_failed();
-            for (size_t i = 0; i < n; ++i) {
-                const uint64_t offset = embedding_offset(ids[done + i]);
-                scalar_->dequantize(map_.embedding->type, reads[i].into + (offset - reads[i].file_offset),
-                                    out + (done + i) * config_.dim, config_.dim);
+            if (!pager_->read_small({reads, n_reads})) throw_if_failed();
+            for (size_t i = 0, read = 0; i < n; ++i) {
+                const std::byte* bytes[kernels::kPlanes] = {};
+                for (size_t piece = 0; piece < rows[i].n; ++piece, ++read)
+                    bytes[piece] = reads[read].into + (rows[i].pieces[piece].offset - reads[read].file_offset);
+                decode_embedding(rows[i], bytes, out + (done + i) * config_.dim);
             }
         }
     }
@@ -245,6 +266,7 @@ class PagedStore : public StoreBase {
         const pager::PagerStats p = pager_->stats();
         StoreStats s;
         s.mode = PagingMode::kUffd;
+        s.level = level();
         s.weights_bytes = map_.weights_bytes;
         s.expert_bytes = expert_bytes();
         s.pass_bytes = map_.expert_bytes == 0 ? map_.image_bytes + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
@@ -283,6 +305,31 @@ class PagedStore : public StoreBase {
 
   private:
     using Clock = std::chrono::steady_clock;
+
+    // Extents that hold something besides experts: these are what a pass touches whatever the routers choose.
+    std::vector<Announcements::Run> runs_of_every_pass() const {
+        std::vector<bool> sparse(n_extents_, false);
+        uint64_t begin = 0, end = 0;  // of experts that lie together, but for a page's alignment
+        const auto mark = [&] {
+            for (uint64_t e = (begin + extent_bytes_ - 1) / extent_bytes_; (e + 1) * extent_bytes_ <= end; ++e) sparse[e] = true;
+        };
+        for (const PlacedTensor& placed : map_.tensors) {
+            if (!placed.experts || gguf_.native() == nullptr) continue;
+            if (placed.place >= end + parts_.granule()) {
+                mark();
+                begin = placed.place;
+            }
+            end = placed.place + placed.bytes;
+        }
+        mark();
+        std::vector<Announcements::Run> runs;
+        for (size_t e = 0; e < n_extents_; ++e) {
+            if (sparse[e]) continue;
+            if (runs.empty() || runs.back().first + runs.back().count != e) runs.push_back({e, 0});
+            ++runs.back().count;
+        }
+        return runs;
+    }
 
     void bind_experts_to(ExpertGroups&& experts) {
         slots_ = pager_->slots();
@@ -333,7 +380,8 @@ class PagedStore : public StoreBase {
     std::vector<uint64_t> extent_used_;
     std::unique_ptr<pager::Pager> pager_;
     pager::Mapping row_buffer_;
-    size_t row_slot_ = 0;
+    size_t row_slot_ = 0;  // for a piece
+    size_t rows_at_once_ = 0;
     Announcements announcements_;
 
     // Experts

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/types.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
 #include "runtime/engine/budget.h"
@@ -43,7 +42,7 @@ PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row, uint64_t fr
 uint64_t longest_row_bytes(const ModelMap& map, bool experts_apart) {
     uint64_t longest = 0;
     for (const PlacedTensor& t : map.tensors)
-        if (!(t.experts && experts_apart)) longest = std::max<uint64_t>(longest, kernels::row_bytes(t.tensor->type, t.tensor->dims[0]));
+        if (!(t.experts && experts_apart)) longest = std::max(longest, t.piece_bytes);
     return longest;
 }
 

@@ -23,7 +23,7 @@ struct PagingShape {
 PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row_bytes, uint64_t frame_bytes, size_t workers,
                          size_t granule, const pager::GroupLayout& groups = {});
 
-// Bytes of the longest row in the walk: it is read in one piece.
+// Bytes of the longest row in the walk, or band of rows in planes: it is read in one piece.
 uint64_t longest_row_bytes(const ModelMap& map, bool experts_apart = false);
 
 }  // namespace weir

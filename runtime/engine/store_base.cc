@@ -48,9 +48,11 @@ StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const Stor
       options_(options),
       files_(open_files(file, options.io)),
       parts_(files_),
-      map_(build_model_map(file, config, parts_.granule(), options.mode == PagingMode::kUffd)),
+      map_(build_model_map(file, config, parts_.granule(), options.mode == PagingMode::kUffd && file.native() == nullptr,
+                           options.level)),
       scalar_(kernels::select_kernels("scalar")),
-      embedding_row_bytes_(kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
+      embedding_row_bytes_(embedding_part() != nullptr ? kernels::level_row_bytes(kernels::Level::k8, map_.embedding->dims[0])
+                                                       : kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
     for (size_t i = 0; i < files_.size(); ++i) {
         if (files_[i].size() != file.parts()[i].bytes) throw Error(files_[i].path() + ": the file changed while it was opened");
     }
@@ -60,6 +62,10 @@ void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint6
     for (size_t i = 0; i < map_.tensors.size(); ++i) {
         const PlacedTensor& placed = map_.tensors[i];
         const GgufTensor& t = *placed.tensor;
+        if (placed.part != nullptr) {
+            bind_part(base, by_place, placed);
+            continue;
+        }
         Matrix m;
         m.name = t.name;
         m.type = t.type;
@@ -78,6 +84,41 @@ void StoreBase::bind_experts(const std::string& name, size_t n_experts, uint32_t
     m.expert_rows = m.rows / n_experts;
     m.first_group = first_group;
     m.part = part;
+}
+
+// Parts of a matrix come by expert, one after the other.
+void StoreBase::bind_part(const std::byte* base, bool by_place, const PlacedTensor& placed) {
+    const GgufTensor& t = *placed.tensor;
+    const NativePart& part = *placed.part;
+    Matrix& m = matrices_[t.name];
+    if (m.bands.empty()) {
+        m.name = t.name;
+        m.type = t.type;
+        m.rows = t.rows();
+        m.cols = t.dims[0];
+        m.level = options_.level;
+        m.row_bytes = kernels::level_row_bytes(m.level, m.cols);
+        m.place = placed.place;
+        m.band_rows = part.band_rows;
+        m.part_rows = part.rows;
+    }
+    for (uint64_t b = 0; b < part.bands(); ++b) {
+        const PlacedBand& placed_band = placed.bands[b];
+        Matrix::Band band;
+        band.stretch = {placed_band.place, placed_band.bytes};
+        band.rows.span_log2 = part.span_log2;
+        const std::array<NativeRun, kRuns> runs = band_runs(part, b, gguf_.native()->page);
+        for (size_t r = 0; r < kRuns; ++r) {
+            if (!reads_run(m.level, r)) continue;
+            const RunPlanes& planes = kRunPlanes[r];
+            const std::byte* const at = base + (by_place ? placed_band.run_place[r] : runs[r].offset);
+            if (band.first == nullptr) band.first = at;
+            band.rows.plane[static_cast<size_t>(planes.first)] = at;
+            if (planes.two)
+                band.rows.plane[static_cast<size_t>(planes.second)] = at + part.rows_of(b) * kernels::plane_row_bytes(planes.first, part.cols);
+        }
+        m.bands.push_back(band);
+    }
 }
 
 void StoreBase::bind_by_place(const std::byte* image) { bind(image, true, {}); }
@@ -125,11 +166,76 @@ void StoreBase::read_exactly(uint64_t offset, void* out, size_t bytes) const {
     }
 }
 
-uint64_t StoreBase::embedding_offset(int32_t id) const {
+void StoreBase::check_token(int32_t id) const {
     if (id < 0 || static_cast<uint64_t>(id) >= map_.embedding->rows())
         throw Error("token " + std::to_string(id) + " is outside the vocabulary of " +
                     std::to_string(map_.embedding->rows()));
+}
+
+uint64_t StoreBase::embedding_offset(int32_t id) const {
+    check_token(id);
     return map_.embedding->offset + static_cast<uint64_t>(id) * embedding_row_bytes_;
+}
+
+const NativePart* StoreBase::embedding_part() const {
+    if (gguf_.native() == nullptr) return nullptr;
+    const auto parts = gguf_.native()->parts_of(static_cast<size_t>(map_.embedding - gguf_.tensors().data()));
+    return parts.empty() ? nullptr : &gguf_.native()->parts[parts.front()];
+}
+
+StoreBase::EmbeddingRow StoreBase::embedding_row(int32_t id) const {
+    EmbeddingRow row;
+    const NativePart* const part = embedding_part();
+    if (part == nullptr) {
+        row.pieces[row.n++] = {embedding_offset(id), embedding_row_bytes_, kernels::Plane::kP1};
+        return row;
+    }
+    check_token(id);
+    row.span_log2 = part->span_log2;
+    const uint64_t band = static_cast<uint64_t>(id) / part->band_rows, in_band = static_cast<uint64_t>(id) % part->band_rows;
+    const std::array<NativeRun, kRuns> runs = band_runs(*part, band, gguf_.native()->page);
+    for (size_t r = 0; r < kRuns; ++r) {
+        if (!reads_run(kernels::Level::k8, r)) continue;
+        const RunPlanes& planes = kRunPlanes[r];
+        const uint64_t bytes = kernels::plane_row_bytes(planes.first, part->cols);
+        row.pieces[row.n++] = {runs[r].offset + in_band * bytes, bytes, planes.first};
+        if (!planes.two) continue;
+        const uint64_t second = kernels::plane_row_bytes(planes.second, part->cols);
+        row.pieces[row.n++] = {runs[r].offset + part->rows_of(band) * bytes + in_band * second, second, planes.second};
+    }
+    return row;
+}
+
+size_t StoreBase::embedding_pieces() const { return embedding_row(0).n; }
+
+uint64_t StoreBase::longest_embedding_piece() const {
+    uint64_t longest = 0;
+    for (const EmbeddingRow::Piece& piece : embedding_row(0).all()) longest = std::max(longest, piece.bytes);
+    return longest;
+}
+
+void StoreBase::decode_embedding(const EmbeddingRow& row, const std::byte* const* bytes, float* out) const {
+    if (embedding_part() == nullptr) {
+        scalar_->dequantize(map_.embedding->type, bytes[0], out, config_.dim);
+        return;
+    }
+    kernels::NestedRows rows;
+    rows.span_log2 = row.span_log2;
+    for (size_t i = 0; i < row.n; ++i) rows.plane[static_cast<size_t>(row.pieces[i].plane)] = bytes[i];
+    scalar_->dequantize_nested(kernels::Level::k8, rows, out, config_.dim);
+}
+
+void StoreBase::read_embedding(int32_t id, float* out) {
+    const EmbeddingRow row = embedding_row(id);
+    row_.resize(embedding_row_bytes_);
+    const std::byte* bytes[kernels::kPlanes] = {};
+    size_t used = 0;
+    for (size_t i = 0; i < row.n; ++i) {
+        read_exactly(row.pieces[i].offset, row_.data() + used, row.pieces[i].bytes);
+        bytes[i] = row_.data() + used;
+        used += row.pieces[i].bytes;
+    }
+    decode_embedding(row, bytes, out);
 }
 
 uint64_t StoreBase::expert_bytes() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <span>
 #include <string>
@@ -95,8 +96,31 @@ class StoreBase : public WeightStore {
     // Reads [offset, offset + bytes) of a part into out with plain reads. Throws Error.
     void read_exactly(uint64_t offset, void* out, size_t bytes) const;
 
+    // Where an embedding row lies in the file: in one piece, or in one for each plane of the highest level.
+    struct EmbeddingRow {
+        struct Piece {
+            uint64_t offset;
+            uint64_t bytes;
+            kernels::Plane plane;
+        };
+        std::array<Piece, kernels::kPlanes> pieces = {};
+        size_t n = 0;
+        uint8_t span_log2 = 0;
+        std::span<const Piece> all() const { return {pieces.data(), n}; }
+    };
+    // Throws Error for an id outside the vocabulary.
+    EmbeddingRow embedding_row(int32_t id) const;
+    // The most pieces that a row has, and bytes that one has.
+    size_t embedding_pieces() const;
+    uint64_t longest_embedding_piece() const;
+    // A row as floats from its pieces' bytes, in their order.
+    void decode_embedding(const EmbeddingRow& row, const std::byte* const* bytes, float* out) const;
+    // The same by plain reads.
+    void read_embedding(int32_t id, float* out);
+
+    int level() const { return gguf_.native() == nullptr ? 0 : static_cast<int>(options_.level); }  // as StoreStats has it
     uint64_t row_bytes() const { return embedding_row_bytes_; }
-    // Offset in the file of an embedding row. Throws Error for an id outside the vocabulary.
+    // Offset in the file of an embedding row that lies in one piece. Throws Error for an id outside the vocabulary.
     uint64_t embedding_offset(int32_t id) const;
     // Bytes that one token touches: the walk, and one row of an embedding that the walk does not hold.
     uint64_t pass_bytes() const;
@@ -113,9 +137,13 @@ class StoreBase : public WeightStore {
 
   private:
     void bind(const std::byte* base, bool by_place, std::span<const uint64_t> places);
+    void bind_part(const std::byte* base, bool by_place, const PlacedTensor& placed);
+    void check_token(int32_t id) const;
+    const NativePart* embedding_part() const;  // nullptr where its rows lie in one piece
 
     std::map<std::string, Matrix> matrices_;
     uint64_t embedding_row_bytes_ = 0;
+    std::vector<std::byte> row_;  // of read_embedding()
 };
 
 }  // namespace weir

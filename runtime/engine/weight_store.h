@@ -30,8 +30,19 @@ const char* paging_mode_name(PagingMode mode);
 // True where the weights are paged by us, into frames that a budget counts.
 constexpr bool pages_by_budget(PagingMode mode) { return mode == PagingMode::kUffd || mode == PagingMode::kAdvised; }
 
-// One matrix of the model as the engine reads it: row r lies at data + r * row_bytes.
+// One matrix of the model as the engine reads it: row r lies at data + r * row_bytes; or, of a native file, in the planes of
+// its band.
 struct Matrix {
+    struct Stretch {
+        uint64_t place;
+        uint64_t bytes;
+    };
+    struct Band {
+        kernels::NestedRows rows;
+        Stretch stretch;  // of all its planes
+        const std::byte* first = nullptr;
+    };
+
     std::string name;             // the tensor's, for messages
     kernels::Type type = kernels::Type::kF32;
     size_t rows = 0;              // outputs
@@ -44,6 +55,29 @@ struct Matrix {
     size_t expert_rows = 0;
     uint32_t first_group = 0;
     uint32_t part = 0;
+
+    std::vector<Band> bands;      // part after part; empty where rows lie one behind the other. row_bytes is what the level
+                                  // reads of a row then, and data is nowhere.
+    kernels::Level level = kernels::Level::k8;
+    size_t band_rows = 0;         // 0: no bands
+    size_t part_rows = 0;         // an expert's; bands do not lie across parts
+
+    // The form in which activations meet it.
+    kernels::Activation form(kernels::Activation wanted) const {
+        return bands.empty() ? kernels::activation_for(type, cols, wanted) : wanted;
+    }
+    // What must be there while these rows are computed: their bytes, or those of their bands.
+    Stretch stretch(size_t first_row, size_t n) const;
+    // Where a row is, or the first byte of its band.
+    const std::byte* rows_at(size_t row) const;
+    // y = W x for rows at `weights`, which lie in one band where there are bands, as KernelSet::matmul has it.
+    void multiply(const kernels::KernelSet& kernels, kernels::Activation packed, const std::byte* weights, size_t first_row,
+                  size_t n, const std::byte* x, size_t x_stride, size_t tokens, float* y, size_t y_stride) const;
+
+  private:
+    size_t band_of(size_t row) const {
+        return row / part_rows * ((part_rows + band_rows - 1) / band_rows) + row % part_rows / band_rows;
+    }
 };
 
 // What became of the experts that routers chose, where they lie in slots of their own. Counts since the start.
@@ -64,6 +98,7 @@ struct ExpertStats {
 
 struct StoreStats {
     PagingMode mode = PagingMode::kResident;
+    int level = 0;                   // bits that are read of a native file's weights; 0: plain GGUF
     uint64_t weights_bytes = 0;      // of all matrices that a pass walks
     uint64_t expert_bytes = 0;       // of one expert, mean; 0 where there are none
     uint64_t pass_bytes = 0;         // M: weights that one token touches, an untied embedding counting one row
@@ -88,6 +123,7 @@ struct StoreStats {
 
 struct StoreOptions {
     PagingMode mode = PagingMode::kUffd;
+    kernels::Level level = kernels::Level::k8;  // of a native file
     uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd, advised); ignored otherwise
     size_t workers = 1;
     bool gates = true;
@@ -95,6 +131,7 @@ struct StoreOptions {
     std::string install = "auto";    // auto, move, copy
     std::string reader = "auto";     // auto, io_uring, pread
     std::string io = "auto";         // auto, direct, buffered
+    std::string trace_io;            // a file that will list all reads (uffd)
     bool progress = false;           // on stderr, for a resident load of more than a second
 };
 

@@ -47,7 +47,7 @@ class ConfigReader {
 
     void refuse_lone_part() const {
         const uint64_t parts = file_.get_uint("split.count").value_or(1);
-        if (parts > 1 && file_.parts().size() == 1) {
+        if (parts > 1 && file_.parts().size() == 1 && file_.native() == nullptr) {
             fail("this is one of " + std::to_string(parts) + " parts of a split model, without the others");
         }
     }

@@ -74,7 +74,9 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, uint64_t file_size, c
 
 GgufFile GgufFile::open(const std::string& path) {
     GgufFile file = open_part(path);
-    return file.get_uint("split.count").value_or(1) > 1 ? open_all_parts(std::move(file)) : std::move(file);
+    // A native file is whole, whatever the keys of its source say.
+    const bool split = file.native() == nullptr && file.get_uint("split.count").value_or(1) > 1;
+    return split ? open_all_parts(std::move(file)) : std::move(file);
 }
 
 const GgufPart& GgufFile::part_of(const GgufTensor& tensor) const {

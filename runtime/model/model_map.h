@@ -4,22 +4,38 @@
 // within a page as in the file, and neighbours in both orders share their page.
 //
 // Input embedding rows are not part of the walk: they are read by row. A tied head is.
+//
+// Of a native file the image gathers the runs that a level reads, band after band, and nothing else: what is not in it is
+// never read. Matrices of experts come as parts, one an expert, in the order in which the decoder takes them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
+#include "runtime/model/native_format.h"
 
 namespace weir {
+
+// Rows of a native part as the level reads them: bytes [place, place + bytes) of the image hold all their planes.
+struct PlacedBand {
+    uint64_t place = 0;
+    uint64_t bytes = 0;
+    std::array<uint64_t, kRuns> run_place = {};  // of those that the level reads
+};
 
 struct PlacedTensor {
     const GgufTensor* tensor = nullptr;  // in the GgufFile, which must outlive the map
     uint64_t place = 0;                  // of its first byte in the image
     bool experts = false;                // of which a token touches a few
     size_t layer = 0;                    // n_layers: the head
+    uint64_t bytes = 0;                  // from its first byte to its last in the image
+    uint64_t piece_bytes = 0;            // the longest stretch that is needed at once: a row, or a band
+    const NativePart* part = nullptr;    // of the file's table, where it is in planes, and its bands
+    std::vector<PlacedBand> bands;
 };
 
 struct PlacedRange {
@@ -39,7 +55,8 @@ struct ModelMap {
 };
 
 // page: the granule of reads and mappings, a power of two. experts_apart: experts have no place in the image; whoever reads
-// them reads one by one.
-ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page, bool experts_apart = false);
+// them reads one by one (plain GGUF). level: of a native file's planes.
+ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page, bool experts_apart = false,
+                         kernels::Level level = kernels::Level::k8);
 
 }  // namespace weir

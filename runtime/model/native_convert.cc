@@ -309,6 +309,9 @@ class Converter {
 Conversion convert_to_native(const GgufFile& source, const ModelConfig& config, const std::string& path, const ConvertOptions& options,
                              const std::function<bool(uint64_t, uint64_t)>& go_on) {
     if (source.native() != nullptr) throw Error(source.path() + ": is in the native format already; convert the GGUF file that it was made from");
+    if (source.parts().size() > 1)
+        throw Error(source.path() + ": is a model split into " + std::to_string(source.parts().size()) +
+                    " files, which cannot be converted; merge them into one file first");
     Planner plan(source, config, options);
     NativeTable& table = plan.table();
     PartialFile out(path);

@@ -219,6 +219,7 @@ class NativeReader {
         }
         file.file_size_ = file_size_;
         file.data_offset_ = first_data_ == UINT64_MAX ? reader_.position() : first_data_;
+        file.parts_ = {{name_, 0, file_size_, file.data_offset_, file.tensors_.size()}};
         file.native_ = std::make_shared<const NativeTable>(std::move(table_));
     }
 

@@ -1,4 +1,4 @@
-// `weir convert`, `verify` and `inspect` of native files as a user meets them.
+// `weir convert`, `verify`, `inspect` and `--precision` as a user meets them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,9 +86,23 @@ TEST_F(Convert, InspectShowsLevelsAndPlanes) {
     EXPECT_EQ(all["planes"].size(), 8u);
 }
 
-TEST_F(Convert, IsNotRunYet) {
+TEST_F(Convert, RunsAtEachPrecisionAndSaysWhich) {
     convert();
-    expect_one_line(weir({"run", native_, "-p", "ab", "-n", "4", "--paging", "resident"}), 1, "cannot be run");
+    std::string hash;
+    for (const char* const level : {"8", "6", "4", "3", "2"}) {
+        const Ended e = weir({"run", native_, "-p", "ab", "-n", "4", "--paging", "resident", "--precision", level, "--json", "--temp", "0"});
+        ASSERT_EQ(e.status, 0) << e.err;
+        const json out = json::parse(e.out, nullptr, false);
+        EXPECT_EQ(out["precision"], std::stoi(level));
+        EXPECT_NE(out["logits_hash"], hash);
+        hash = out["logits_hash"];
+    }
+    const std::vector<std::string> plain = {"run", model_.path(), "-p", "ab", "-n", "4", "--paging", "resident"};
+    std::vector<std::string> with_level = plain;
+    with_level.insert(with_level.end(), {"--precision", "4"});
+    expect_one_line(weir(with_level), 2, "has one precision");
+    with_level.back() = "5";
+    EXPECT_EQ(weir(with_level).status, 2);
 }
 
 }  // namespace

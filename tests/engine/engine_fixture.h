@@ -13,6 +13,7 @@ namespace weir::test {
 
 struct EngineOptions {
     PagingMode paging = PagingMode::kMmap;
+    kernels::Level level = kernels::Level::k8;  // of a native file
     uint64_t frame_bytes = 0;
     bool gates = true;
     size_t threads = 1;
@@ -23,6 +24,7 @@ struct EngineOptions {
     bool rings = true;  // false: layers with a window keep the whole context as well
     ActivationForms forms = ActivationForms::all(kernels::Activation::kF32);
     const char* kernel_set = "";
+    std::string trace_io{};
 };
 
 class Engine {
@@ -31,6 +33,8 @@ class Engine {
         : file(GgufFile::open(path)), config(read_config(file)) {
         StoreOptions store_options;
         store_options.mode = options.paging;
+        store_options.level = options.level;
+        store_options.trace_io = options.trace_io;
         store_options.frame_bytes = options.frame_bytes;
         store_options.workers = options.threads;
         store_options.gates = options.gates;

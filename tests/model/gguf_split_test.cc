@@ -13,6 +13,7 @@
 
 #include "runtime/error.h"
 #include "runtime/model/gguf.h"
+#include "runtime/model/native_convert.h"
 #include "tests/model/small_model.h"
 
 namespace weir::test {
@@ -103,6 +104,35 @@ TEST_F(SplitModel, AnyPartOpensAll) {
         EXPECT_EQ(file.require_string("general.architecture"), "llama");
         EXPECT_EQ(read_config(file).n_layers, 2u);
     }
+}
+
+TEST_F(SplitModel, IsNotConverted) {
+    const GgufFile file = GgufFile::open(path(2));
+    const fs::path out = folder_ / "out.weir";
+    try {
+        convert_to_native(file, read_config(file), out, {}, [](uint64_t, uint64_t) { return true; });
+        FAIL() << "no error";
+    } catch (const Error& e) {
+        EXPECT_THAT(e.what(), HasSubstr("split into 3 files"));
+    }
+    EXPECT_FALSE(fs::exists(out));
+}
+
+// Keys of a split model that a native file's index carries say nothing of that file.
+TEST_F(SplitModel, ANativeFileIsWhole) {
+    const std::string plain = folder_ / "plain.gguf", marked = folder_ / "marked.gguf", out = folder_ / "out.weir";
+    GgufWriter writer = SmallModel().writer();
+    write(plain, writer);
+    writer.add("split.count", uint32_t{3});
+    write(marked, writer);
+    std::vector<std::byte> bytes = writer.header();
+    bytes.resize(static_cast<size_t>(writer.file_size()));
+    const GgufFile alone = GgufFile::parse(bytes, bytes.size(), marked);
+    convert_to_native(alone, read_config(GgufFile::open(plain)), out, {}, [](uint64_t, uint64_t) { return true; });
+    const GgufFile native = GgufFile::open(out);
+    EXPECT_NE(native.native(), nullptr);
+    EXPECT_EQ(native.parts().size(), 1u);
+    EXPECT_EQ(read_config(native).n_layers, 2u);
 }
 
 TEST_F(SplitModel, MissingPartsAreNamed) {
