@@ -210,7 +210,8 @@ size_t StoreBase::embedding_pieces() const { return embedding_row(0).n; }
 
 uint64_t StoreBase::longest_embedding_piece() const {
     uint64_t longest = 0;
-    for (const EmbeddingRow::Piece& piece : embedding_row(0).all()) longest = std::max(longest, piece.bytes);
+    const EmbeddingRow row = embedding_row(0);
+    for (const EmbeddingRow::Piece& piece : row.all()) longest = std::max(longest, piece.bytes);
     return longest;
 }
 
