@@ -480,10 +480,10 @@ void PagerLoop::fail(const char* format, ...) noexcept {
     (void)std::vsnprintf(shared_->failure_text, sizeof shared_->failure_text, format, args);
     va_end(args);
     shared_->failed.store(true, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // a group that begins to be read: GroupSlots::begin_read()
     bool sleeper = false;
     for (uint32_t e = 0; e < reads_.n_extents(); ++e) {
-        if (state(e) != kPresent) set_state(e, kFailed);
+        // in one order with a group that begins to be read, see GroupSlots::begin_read()
+        if (state_of(shared_->states[e].load(std::memory_order_seq_cst)) != kPresent) set_state(e, kFailed);
         sleeper |= e < layout_.n_extents() && faulted_[e] != 0;
     }
     shared_->tell_group_news();
