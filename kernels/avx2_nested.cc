@@ -312,18 +312,6 @@ float dot_nested(const Row& row, const Refinement& f, size_t k, const char* x) {
 
 using TileOfNibbles = TileCodes<8, false, false>;
 
-template <class Codes, class S>
-[[gnu::always_inline]] inline void unpack_codes(const S& s, size_t r, Unpacked& out) {
-    out.codes[0][r] = Codes::template codes<0, 0>(s);
-    out.codes[1][r] = Codes::template codes<0, 1>(s);
-    out.codes[2][r] = Codes::template codes<1, 0>(s);
-    out.codes[3][r] = Codes::template codes<1, 1>(s);
-    out.codes[4][r] = Codes::template codes<2, 0>(s);
-    out.codes[5][r] = Codes::template codes<2, 1>(s);
-    out.codes[6][r] = Codes::template codes<3, 0>(s);
-    out.codes[7][r] = Codes::template codes<3, 1>(s);
-}
-
 template <Level L, class X>
 [[gnu::noinline]] void fill_nested(const Row (&rows)[kTileRows], const Refinement& f, size_t k, size_t super, size_t supers,
                                    RowTile& high, RowTile& low) {

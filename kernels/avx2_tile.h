@@ -69,16 +69,21 @@ struct Unpacked {
     return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(v, 16));
 }
 
+template <class Codes, class S>
+[[gnu::always_inline]] inline void unpack_codes(const S& s, size_t r, Unpacked& out) {
+    out.codes[0][r] = Codes::template codes<0, 0>(s);
+    out.codes[1][r] = Codes::template codes<0, 1>(s);
+    out.codes[2][r] = Codes::template codes<1, 0>(s);
+    out.codes[3][r] = Codes::template codes<1, 1>(s);
+    out.codes[4][r] = Codes::template codes<2, 0>(s);
+    out.codes[5][r] = Codes::template codes<2, 1>(s);
+    out.codes[6][r] = Codes::template codes<3, 0>(s);
+    out.codes[7][r] = Codes::template codes<3, 1>(s);
+}
+
 template <class W, class S>
 [[gnu::always_inline]] inline void unpack_row(const S& s, size_t r, Unpacked& out) {
-    out.codes[0][r] = W::template codes<0, 0>(s);
-    out.codes[1][r] = W::template codes<0, 1>(s);
-    out.codes[2][r] = W::template codes<1, 0>(s);
-    out.codes[3][r] = W::template codes<1, 1>(s);
-    out.codes[4][r] = W::template codes<2, 0>(s);
-    out.codes[5][r] = W::template codes<2, 1>(s);
-    out.codes[6][r] = W::template codes<3, 0>(s);
-    out.codes[7][r] = W::template codes<3, 1>(s);
+    unpack_codes<W>(s, r, out);
     if constexpr (W::kGroups) {
         const Groups g = W::groups(s);
         out.scale[r] = _mm256_castps_si256(_mm256_set1_ps(g.d));
