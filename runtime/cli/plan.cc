@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 
@@ -33,6 +34,9 @@ constexpr size_t kDepth = 16;
 constexpr uint64_t kDeviceBytes = uint64_t{4} << 30;
 constexpr double kDeviceSeconds = 1;
 constexpr double kSecondsPerPart = 0.12;
+// Reading beside computing: reads begin first and end last.
+constexpr double kReadBeside = 0.6;
+constexpr double kComputeBeside = 0.4;
 // Rows of the table, as shares of the budget.
 constexpr double kOtherBudgets[] = {0.5, 0.75, 1, 1.25, 1.5, 2};
 // What a matrix may be quantised to, finest first.
@@ -156,17 +160,28 @@ bool copies_pages(std::string* note) {
     }
 }
 
-void measure_device(const Options& options, const pager::File& file, uint64_t allowed, PlanReport* report) {
+void measure_device(const Options& options, const pager::File& file, size_t depth, PlanReport* report) {
     if (options.device_gbps > 0) {
         report->device_bytes_per_s = options.device_gbps * 1e9;
         report->device = "as given";
         return;
     }
-    const size_t depth = std::clamp<uint64_t>(allowed / (2u << 20), 1, kDepth);
     const pager::DeviceSpeed speed = pager::probe_device(file, depth, kDeviceBytes, kDeviceSeconds);
     report->device_bytes_per_s = speed.bytes_per_s;
     report->device = std::string("measured: ") + std::to_string(speed.depth) + " reads of " + format_bytes(speed.read_bytes) +
                      " at once, " + (file.direct() ? "direct" : "through the page cache");
+}
+
+// The largest part of the walk computed while the file is read, each held against what it does alone.
+Together measure_together(const kernels::KernelSet& kernels, size_t threads, const ComputeProbeOptions& probe, ComputePart part,
+                          const pager::File& file, size_t depth) {
+    const double alone = part.bytes_per_s;
+    const double device_alone = pager::probe_device(file, depth, kDeviceBytes, kReadBeside).bytes_per_s;
+    auto read = std::async(std::launch::async, [&] { return pager::probe_device(file, depth, kDeviceBytes, kReadBeside); });
+    Team team(threads);
+    (void)probe_compute(kernels, team, probe, {&part, 1});
+    const auto share = [](double beside, double alone) { return alone > 0 ? std::clamp(beside / alone, 0.05, 1.0) : 1.0; };
+    return {share(part.bytes_per_s, alone), share(read.get().bytes_per_s, device_alone)};
 }
 
 // context_within: the largest context whose KV cache takes so many bytes.
@@ -227,9 +242,10 @@ int plan(const Options& options) {
 
     ProgressLine progress;
     const uint64_t allowed = in.budget.limits.sensible() / 4;
+    const size_t depth = std::clamp<uint64_t>(allowed / (2u << 20), 1, kDepth);
     progress.show("reading the model file for a second");
     try {
-        measure_device(options, weights, allowed, &report);
+        measure_device(options, weights, depth, &report);
     } catch (const std::runtime_error& error) {
         throw Error(error.what());
     }
@@ -243,6 +259,15 @@ int plan(const Options& options) {
     const double meetings_s = measure_kernels(kernels, threads, config.n_layers, memory, &report.parts, &alternatives);
     in.compute_s = seconds_of(report.parts) + meetings_s;
     report.compute_bytes_per_s = static_cast<double>(bytes_of(report.parts)) / seconds_of(report.parts);
+
+    progress.show("computing and reading for a second");
+    try {
+        in.together = report.together =
+            measure_together(kernels, threads, {kComputeBeside, bytes_of(report.parts) / (kGroupsPerLayer * config.n_layers + 1), memory},
+                             report.parts.front(), weights, depth);
+    } catch (const std::runtime_error& error) {
+        throw Error(error.what());
+    }
 
     report.plan = make_plan(in);
     report.ram_for_all = ram_for_all(in);

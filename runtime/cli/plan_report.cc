@@ -19,6 +19,8 @@ std::string share(uint64_t part, uint64_t whole) {
     return format_fixed(whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole), 0) + " %";
 }
 
+std::string percent(double share) { return format_fixed(100 * share, 0) + " %"; }
+
 const char* form_name(kernels::Activation form) {
     switch (form) {
         case kernels::Activation::kInt8: return "int8";
@@ -112,7 +114,8 @@ std::string plan_text(const PlanReport& r) {
     out += format_table(lines, "lrl") + "\n";
     if (!r.experts.empty()) out += "experts: " + r.experts + "\n\n";
     lines = {{"device", rate(r.device_bytes_per_s), r.device}, {"kernels", rate(r.compute_bytes_per_s), r.kernels}};
-    out += format_table(lines, "lrl") + "\n";
+    out += format_table(lines, "lrl");
+    out += "at once: kernels at " + percent(r.together.compute) + ", device at " + percent(r.together.read) + " of that\n\n";
     out += "Expected: " + speed_line(p) + "\n";
     out += "First token of a short prompt: after " + format_fixed(p.first_token_s, 1) + " s at least\n";
     if (p.streamed_bytes > 0 && p.bound == Bound::kDevice)
@@ -139,6 +142,7 @@ std::string plan_json(const PlanReport& r) {
                 {"batch", r.batch},
                 {"device", {{"bytes_per_s", r.device_bytes_per_s}, {"source", r.device}}},
                 {"kernels", {{"bytes_per_s", r.compute_bytes_per_s}, {"set", r.kernels}, {"parts", std::move(parts)}}},
+                {"together", {{"compute_share", r.together.compute}, {"read_share", r.together.read}}},
                 {"note", r.note.empty() ? Json(nullptr) : Json(r.note)},
                 {"plan", plan_object(r.plan)},
                 {"ram_for_all_bytes", r.ram_for_all},

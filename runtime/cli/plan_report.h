@@ -41,6 +41,7 @@ struct PlanReport {
     std::string device;              // where the device's speed is from
     double device_bytes_per_s = 0;
     double compute_bytes_per_s = 0;  // of the whole walk
+    Together together;
     std::vector<ComputePart> parts;
     std::string note;                // what is in the way of a plan that holds; empty as a rule
     Plan plan;

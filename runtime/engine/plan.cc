@@ -10,6 +10,12 @@ namespace weir {
 
 const char* bound_name(Bound bound) { return bound == Bound::kCompute ? "compute" : "disk"; }
 
+double together_s(double compute_s, double read_s, const Together& together) {
+    const double compute = compute_s / together.compute, read = read_s / together.read;
+    const double rest = compute < read ? read_s - compute * together.read : compute_s - read * together.compute;
+    return std::min(std::min(compute, read) + rest, compute_s + read_s);
+}
+
 Plan make_plan(const PlanInput& in) {
     Plan plan;
     plan.budget = divide_memory(in.budget);
@@ -40,11 +46,11 @@ Plan make_plan(const PlanInput& in) {
     divide(pager::longest_ring(shape.n_extents));
     if (plan.read_s < plan.compute_s) divide(pager::shortest_ring());
     plan.bound = plan.read_s > plan.compute_s ? Bound::kDevice : Bound::kCompute;
-    const double token_s = std::max(plan.read_s, plan.compute_s);
+    const double token_s = together_s(plan.compute_s, plan.read_s, in.together);
     plan.tokens_per_s = token_s > 0 ? 1 / token_s : 0;
     const uint64_t first_pass = in.image_bytes + in.experts.layers() * in.experts.used * in.experts.group_bytes();
     const double pass_s = in.device_bytes_per_s > 0 ? static_cast<double>(first_pass) / in.device_bytes_per_s : 0;
-    plan.first_token_s = std::max(pass_s, plan.compute_s);
+    plan.first_token_s = together_s(plan.compute_s, pass_s, in.together);
     return plan;
 }
 

@@ -1,5 +1,5 @@
-// What a run will come to, before anything is loaded: memory by the run's own budget arithmetic, time by the larger of
-// computing with all weights resident and reading what cannot stay. Pure: speeds come in, figures go out.
+// What a run will come to, before anything is loaded: memory by the run's own budget arithmetic, time by computing with all
+// weights resident and reading what cannot stay, side by side. Pure: speeds come in, figures go out.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,17 @@
 
 namespace weir {
 
+// What is left of each speed while reads and computing go on together: they share memory bandwidth, and reads take
+// processor time as well, most of all where a host serves a virtual disk from the same cores.
+struct Together {
+    double compute = 1;
+    double read = 1;
+};
+
+// Seconds that a token takes whose computing and reading begin together: each at its share of the speed until the shorter is
+// done, the rest of the other alone; at most one after the other.
+double together_s(double compute_s, double read_s, const Together& together);
+
 struct PlanInput {
     BudgetInput budget;            // mode uffd; ram set
     uint64_t image_bytes = 0;      // of the walk, as it is read; without experts
@@ -23,6 +34,7 @@ struct PlanInput {
     bool copies = false;           // install by copy: part of the ring is staging
     double device_bytes_per_s = 0;
     double compute_s = 0;          // of one token with all weights resident
+    Together together;
 };
 
 enum class Bound : uint8_t { kCompute, kDevice };
@@ -36,7 +48,7 @@ struct Plan {
     uint64_t expert_bytes = 0;    // of R: slots of experts
     double hit_rate = 1;          // of experts, see expected_hit_rate()
     uint64_t streamed_bytes = 0;  // M - R, and the experts that are expected not to be here: read for every token
-    double compute_s = 0;         // of one token, both
+    double compute_s = 0;         // of one token, each alone
     double read_s = 0;
     double tokens_per_s = 0;
     double first_token_s = 0;     // of a short prompt: one pass that reads everything

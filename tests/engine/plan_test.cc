@@ -53,8 +53,19 @@ TEST(Plan, TimeIsTheLargerOfComputingAndReading) {
     EXPECT_NEAR(p.first_token_s, 5, 1e-9);
 }
 
+TEST(Plan, WhatGoesOnTogetherIsSlower) {
+    EXPECT_DOUBLE_EQ(together_s(1, 4, {}), 4);
+    EXPECT_DOUBLE_EQ(together_s(4, 1, {}), 4);
+    EXPECT_DOUBLE_EQ(together_s(0, 3, {0.5, 0.5}), 3);
+    EXPECT_DOUBLE_EQ(together_s(3, 0, {0.5, 0.5}), 3);
+    // Computing takes 2 s at half its speed, in which 1.5 s worth of reading is done; 2.5 s of it are left.
+    EXPECT_DOUBLE_EQ(together_s(1, 4, {0.5, 0.75}), 4.5);
+    EXPECT_DOUBLE_EQ(together_s(1, 1, {0.2, 0.2}), 2);  // one after the other is faster than that
+}
+
 TEST(Plan, MoreMemoryIsNeverSlowerAndAtTheEndNothingIsRead) {
-    const PlanInput in = input(500 * kMiB);
+    PlanInput in = input(500 * kMiB);
+    in.together = {0.6, 0.7};
     const uint64_t enough = ram_for_all(in);
     EXPECT_GT(enough, in.image_bytes);
     EXPECT_LT(enough, 1000 * kMiB);
