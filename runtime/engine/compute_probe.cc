@@ -38,6 +38,8 @@ Activation form_of(const std::string& name, const ActivationForms& forms) {
 
 // Read by a worker between two looks at the clock.
 constexpr size_t kReadBytes = 1u << 20;
+// Asked for so far ahead of the read, as the kernels do: without it the same loop reads a sixth less.
+constexpr size_t kReadAhead = 2048;
 // A tile of weights and one of activations that a level-1 cache of 32 KiB nearly holds together.
 constexpr size_t kDotRows = 16, kDotCols = 1024, kDotTokens = 16, kDotRounds = 64;
 
@@ -150,6 +152,7 @@ double probe_reads(Team& team, uint64_t memory, double seconds) {
             const std::byte* const piece = mapping.base() + ticket.fetch_add(1, std::memory_order_relaxed) % pieces * kReadBytes;
             for (size_t at = 0; at < kReadBytes; at += sizeof sums) {
                 uint64_t line[8];
+                __builtin_prefetch(piece + at + kReadAhead);
                 std::memcpy(line, piece + at, sizeof line);
                 for (size_t i = 0; i < 8; ++i) sums[i] += line[i];
             }
