@@ -61,6 +61,10 @@ void read_own(const json& said, const std::string& arm, ArmRun* run) {
     if (arm == "uffd") {
         f.first_token_bytes = number_of(paging, {"first_token_bytes_read"});
         f.frame_bytes = number_of(paging, {"frame_bytes"});
+        if (const auto experts = said.find("experts"); experts != said.end() && experts->at("reading_s").get<double>() > 0) {
+            f.expert_bytes_per_s = experts->at("absent_bytes").get<double>() * experts->at("read_amplification").get<double>() /
+                                   experts->at("reading_s").get<double>();
+        }
     }
     f.peak_rss_bytes = number_of(said.at("memory"), {"peak_rss_bytes"});
     run->logits_hash = said.at("logits_hash");

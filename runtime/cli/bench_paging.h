@@ -55,6 +55,8 @@ struct Figures {
     std::optional<double> tokens_per_s;
     std::optional<double> bytes_per_token;      // from storage, by /proc/self/io
     std::optional<double> device_share;         // of the device's own speed, used while decoding
+    std::optional<double> expert_bytes_per_s;   // while at least one expert was being read
+    std::optional<double> expert_device_share;
     std::optional<double> cpu_s_per_token;
     std::optional<double> stall_ms_per_token;
     std::optional<double> faults_per_token;     // userfaultfd's
@@ -80,6 +82,8 @@ constexpr NamedFigure kFigures[] = {
     {"tokens_per_s", &Figures::tokens_per_s},
     {"bytes_per_token", &Figures::bytes_per_token},
     {"device_share", &Figures::device_share},
+    {"expert_bytes_per_s", &Figures::expert_bytes_per_s},
+    {"expert_device_share", &Figures::expert_device_share},
     {"cpu_s_per_token", &Figures::cpu_s_per_token},
     {"stall_ms_per_token", &Figures::stall_ms_per_token},
     {"faults_per_token", &Figures::faults_per_token},

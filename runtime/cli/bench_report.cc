@@ -136,6 +136,7 @@ void compare_arms(LimitRuns* limit) {
             if (!f.tokens_per_s || run.turn >= limit->device_bytes_per_s.size()) continue;
             const double device = limit->device_bytes_per_s[run.turn];
             if (f.bytes_per_token) f.device_share = *f.bytes_per_token * *f.tokens_per_s / device;
+            if (f.expert_bytes_per_s) f.expert_device_share = *f.expert_bytes_per_s / device;
             if (arm.name == "resident") continue;
             // What cannot stay, where the arm has no set of its own that does: by the pager, under the same limit.
             const auto must_read = f.must_read_bytes ? f.must_read_bytes : in_turn(*limit, "uffd", run.turn, &Figures::must_read_bytes);
