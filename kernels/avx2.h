@@ -11,11 +11,10 @@ namespace weir::kernels::avx2 {
 void quantize(Activation a, const float* x, size_t k, void* out);
 void dequantize(Type type, const void* src, float* dst, size_t n);
 
-// matmul() for one activation form each: floats for all types, the others for types with blocks of codes.
-void matmul_int8(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
-                 size_t tokens, float* y, size_t y_stride);
-void matmul_fine(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
-                  size_t tokens, float* y, size_t y_stride);
+// matmul() for integer activations, and for float ones.
+using MatmulCodes = void(Type type, Activation a, const void* w, size_t rows, size_t k, const char* x,
+                         size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
+MatmulCodes matmul_codes;
 void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
                    size_t tokens, float* y, size_t y_stride);
 

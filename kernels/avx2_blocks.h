@@ -1,14 +1,14 @@
 // Quantised blocks in AVX2 registers: for each type the same few functions over 256 elements (eight blocks of
 // 32, or one K block), from which the matrix kernels of all types are made.
 //
-//   codes<P, H>(s)   32 unsigned codes: elements 16 * H and on of cell P in the low lane, of cell P + 4 in
-//   the high
-//                    one (see activation.h). Signed types (kSigned) give
-//                    signed ones.
+//   codes<P, H>(s)   32 unsigned codes: elements 16 * H and on of cell P in the low lane, of cell P + 4 in the high one
+//                    (see activation.h). Signed types (kSigned) give signed ones.
 //   scales(s, ...)   a cell's scale and min, entry b for cell b. A weight is scale * code + min.
-//   groups(s)        types with groups of 16 (kGroups): d, the integer scales of the groups in order, and
-//   minima of
-//                    the cells' low and high halves. A weight is d * group scale * code + min.
+//   groups(s)        types with groups of 16 (kGroups): d, the integer scales of the groups in order, and minima of the
+//                    cells' low and high halves. A weight is d * group scale * code + min.
+//
+// Each costs the compiler a second for every place that it is inlined into: few are (dot_of_one()), everything else goes on
+// from Unpacked, which knows no type.
 //
 // Everything lives in an unnamed namespace: objects built with -mavx2 must not export an inline function, or
 // the linker may give it to code that runs on lesser CPUs. Internal to kernels/.
@@ -19,11 +19,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/blocks.h"
 #include "kernels/grid_blocks.h"
+#include "kernels/types.h"
 
 namespace weir::kernels::avx2 {
+
+// Sixteen integer scales, group g in place g, and what goes with them.
+struct Groups {
+    float d;
+    __m256i scale;  // int16
+    __m256 min_low, min_high;
+};
+
 namespace {
 
 [[gnu::always_inline]] inline uint16_t u16_at(const void* p) {
@@ -75,24 +85,11 @@ template <int kShift>
     return _mm256_and_si256(shifted, _mm256_set1_epi8(static_cast<char>(mask)));
 }
 
-// Where the eight blocks of 32 that make 256 elements are: in a row, or, at the end of a row that has fewer
-// left, with blocks of zeros in the places of those that do not exist (which contribute nothing: scale and
-// min are 0).
+// Where the eight blocks of 32 that make 256 elements are.
 template <class Block>
 struct Blocks {
     const Block* first;
     [[gnu::always_inline]] const Block& operator[](size_t i) const { return first[i]; }
-};
-
-template <class Block>
-struct LastBlocks {
-    const Block* at[kCellsPerSuper];
-
-    [[gnu::always_inline]] LastBlocks(const Block* first, size_t count) {
-        static constexpr Block kZeros{};
-        for (size_t i = 0; i < kCellsPerSuper; ++i) at[i] = i < count ? first + i : &kZeros;
-    }
-    [[gnu::always_inline]] const Block& operator[](size_t i) const { return *at[i]; }
 };
 
 // A block of 256 that is turned into bytes first.
@@ -104,9 +101,17 @@ struct Blocks<Block> {
     [[gnu::always_inline]] const Decoded& operator[](size_t) const { return decoded; }
 };
 
-template <NeedsDecoding Block>
-struct LastBlocks<Block> : Blocks<Block> {
-    LastBlocks(const Block* block, size_t) : Blocks<Block>(block) {}
+// The blocks that end a row, fewer than eight, and blocks of zeros in the places of those that do not exist (which
+// contribute nothing: scale and min are 0).
+template <class Block>
+struct LastBlocks {
+    Block at[kCellsPerSuper];
+
+    [[gnu::always_inline]] const Block* fill(const void* first, size_t count) {
+        std::memset(at, 0, sizeof at);
+        std::memcpy(at, first, count * sizeof(Block));
+        return at;
+    }
 };
 
 // The leading halves of eight blocks as floats.
@@ -232,13 +237,6 @@ struct Q8_0 {
         scale = eight_halves(s);
         min = _mm256_setzero_ps();
     }
-};
-
-// Sixteen integer scales, group g in place g, and what goes with them.
-struct Groups {
-    float d;
-    __m256i scale;  // int16
-    __m256 min_low, min_high;
 };
 
 // The int16 of even places (cells' low halves) and of odd ones as floats, entry b for cell b.
@@ -495,6 +493,42 @@ using IQ3_S = Grid<BlockIQ3_S>;
 using IQ2_S = Grid<BlockIQ2_S>;
 using IQ1_M = Grid<BlockIQ1_M>;
 using TQ1_0 = Grid<BlockTQ1_0>;
+
+// Calls f.template operator()<W>() for the type's W, and returns what it returns.
+template <class F>
+[[gnu::always_inline]] inline auto with_blocks_of(Type type, F f) {
+    switch (type) {
+        case Type::kQ4_0: return f.template operator()<Q4_0>();
+        case Type::kQ4_1: return f.template operator()<Q4_1>();
+        case Type::kQ5_0: return f.template operator()<Q5_0>();
+        case Type::kQ5_1: return f.template operator()<Q5_1>();
+        case Type::kQ8_0: return f.template operator()<Q8_0>();
+        case Type::kQ2_K: return f.template operator()<Q2_K>();
+        case Type::kQ3_K: return f.template operator()<Q3_K>();
+        case Type::kQ4_K: return f.template operator()<Q4_K>();
+        case Type::kQ5_K: return f.template operator()<Q5_K>();
+        case Type::kQ6_K: return f.template operator()<Q6_K>();
+        case Type::kIQ4_NL: return f.template operator()<IQ4_NL>();
+        case Type::kIQ4_XS: return f.template operator()<IQ4_XS>();
+        case Type::kMXFP4: return f.template operator()<MXFP4>();
+        case Type::kTQ2_0: return f.template operator()<TQ2_0>();
+        case Type::kIQ2_XXS: return f.template operator()<IQ2_XXS>();
+        case Type::kIQ2_XS: return f.template operator()<IQ2_XS>();
+        case Type::kIQ3_XXS: return f.template operator()<IQ3_XXS>();
+        case Type::kIQ1_S: return f.template operator()<IQ1_S>();
+        case Type::kIQ3_S: return f.template operator()<IQ3_S>();
+        case Type::kIQ2_S: return f.template operator()<IQ2_S>();
+        case Type::kIQ1_M: return f.template operator()<IQ1_M>();
+        case Type::kTQ1_0: return f.template operator()<TQ1_0>();
+        case Type::kF32:
+        case Type::kF16:
+        case Type::kBF16: break;
+    }
+    __builtin_trap();  // activation_for() gives float weights float activations
+}
+
+template <class W, class... Others>
+constexpr bool kIsAnyOf = (std::is_same_v<W, Others> || ...);
 
 // The one order in which eight lanes become a sum: lane b with b + 4, then b with b + 2, then the last two.
 [[gnu::always_inline]] inline float sum_of_lanes(__m256 v) {

@@ -1,13 +1,14 @@
-// Products of quantised weights with integer activations. Included by one file per activation form.
+// Products of quantised weights with integer activations, row by row: for few tokens. Included, as is avx2_tile.h for many,
+// by the files that make a table's products: with the instructions that bytes are multiplied by (I: avx2_maddubs.h,
+// dpbusd.h) and the form of the activations (X).
 //
 // The value of an output is defined once, for every path through this file. Accumulator lane b of a (row,
 // token) pair belongs to the cells b of its 256-element stretches, which are taken in order:
 //     lane[b] = fma(integer sum of cell b, scale_w[b] * scale_x[b], lane[b])
-//     lane[b] = fma(min_w[b], sum_x[b], lane[b])          (types with groups of 16: low halves, then high
-//     ones)
+//     lane[b] = fma(min_w[b], sum_x[b], lane[b])          (types with groups of 16: low halves, then high ones)
 // and sum_of_lanes() makes one float of them. Fine's sum is 128 * float(sum with high bytes) + float(sum with low
 // bytes), and the latter is zero where no cell is fine. The integer sums are exact, so how they are made is free: one
-// row at a time with horizontal adds (few tokens: bringing rows side by side is most of the work), or eight rows side by
+// row at a time with horizontal adds (few tokens: bringing rows side by side is most of the work), or sixteen rows side by
 // side, unpacked once for all tokens, where a vector holds four codes of each row and no horizontal add is needed.
 #pragma once
 
@@ -18,7 +19,7 @@
 #include <type_traits>
 
 #include "kernels/activation.h"
-#include "kernels/avx2_blocks.h"
+#include "kernels/avx2_unpacked.h"
 
 namespace weir::kernels::avx2 {
 namespace {
@@ -35,70 +36,6 @@ constexpr size_t kCodesAt = offsetof(Super, codes);
     return _mm256_hadd_epi32(_mm256_hadd_epi32(v0, v1), _mm256_hadd_epi32(v2, v3));
 }
 
-[[gnu::always_inline]] inline __m256i add_pairs(__m256i int16s) {
-    return _mm256_madd_epi16(int16s, _mm256_set1_epi16(1));
-}
-
-// Scale of group 2 * P + H in the low lane, of group 2 * (P + 4) + H in the high one, eight times each.
-template <int P, int H>
-[[gnu::always_inline]] inline __m256i group_scales(__m256i groups) {
-    constexpr int kPair = (4 * P + 2 * H) | (4 * P + 2 * H + 1) << 8;
-    return _mm256_shuffle_epi8(groups, _mm256_set1_epi16(static_cast<int16_t>(kPair)));
-}
-
-// The sums of eight cells over bytes at `x`, which int8_place() put there.
-struct Bytes {
-    // Cell P (low lane) and P + 4 (high): products of unsigned codes, added in pairs; at most 2 * 128 * 127 =
-    // 32512.
-    template <class W, int P, int H, class S>
-    [[gnu::always_inline]] static __m256i products(const S& s, const char* x) {
-        const __m256i w = W::template codes<P, H>(s);
-        const __m256i a = bytes_at(x + int8_place(P, 16 * H));
-        if constexpr (W::kSigned) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
-        return _mm256_maddubs_epi16(w, a);
-    }
-
-    template <class W, int P, class S>
-    [[gnu::always_inline]] static __m256i cell16(const S& s, const char* x) {
-        return _mm256_add_epi16(products<W, P, 0>(s, x), products<W, P, 1>(s, x));
-    }
-
-    template <class W, int P, class S>
-    [[gnu::always_inline]] static __m256i cell32(const S& s, const char* x) {
-        return _mm256_add_epi32(add_pairs(products<W, P, 0>(s, x)), add_pairs(products<W, P, 1>(s, x)));
-    }
-
-    template <class W, class S>
-    [[gnu::always_inline]] static __m256i cells(const S& s, const char* x) {
-        if constexpr (W::kMaxCode <= 15) {  // sixteen products of 15 * 127 fit an int16
-            const __m256i v01 = _mm256_hadd_epi16(cell16<W, 0>(s, x), cell16<W, 1>(s, x));
-            const __m256i v23 = _mm256_hadd_epi16(cell16<W, 2>(s, x), cell16<W, 3>(s, x));
-            return add_pairs(_mm256_hadd_epi16(v01, v23));
-        } else if constexpr (W::kMaxCode <= 31) {  // eight do
-            const __m256i v01 = _mm256_hadd_epi16(cell16<W, 0>(s, x), cell16<W, 1>(s, x));
-            const __m256i v23 = _mm256_hadd_epi16(cell16<W, 2>(s, x), cell16<W, 3>(s, x));
-            return _mm256_hadd_epi32(add_pairs(v01), add_pairs(v23));
-        } else {
-            return sums_of_cells(cell32<W, 0>(s, x), cell32<W, 1>(s, x), cell32<W, 2>(s, x),
-                                 cell32<W, 3>(s, x));
-        }
-    }
-
-    template <class W, int P, class S>
-    [[gnu::always_inline]] static __m256i scaled_cell(const S& s, __m256i groups, const char* x) {
-        return _mm256_add_epi32(_mm256_madd_epi16(products<W, P, 0>(s, x), group_scales<P, 0>(groups)),
-                                _mm256_madd_epi16(products<W, P, 1>(s, x), group_scales<P, 1>(groups)));
-    }
-
-    // Sums of the cells with the groups' integer scales in them; at most 32 * 63 * 127 * 128.
-    template <class W, class S>
-    [[gnu::always_inline]] static __m256 scaled_cells(const S& s, __m256i groups, const char* x) {
-        return _mm256_cvtepi32_ps(
-            sums_of_cells(scaled_cell<W, 0>(s, groups, x), scaled_cell<W, 1>(s, groups, x),
-                          scaled_cell<W, 2>(s, groups, x), scaled_cell<W, 3>(s, groups, x)));
-    }
-};
-
 // The two integer forms of activations.
 struct Int8 {
     static constexpr bool kTwoBytes = false;
@@ -108,15 +45,15 @@ struct Fine {
 };
 
 // 256 elements of one row against one token: its Super, and its low bytes where there are any.
-template <class W, class S>
+template <class W, class I, class S>
 [[gnu::always_inline]] inline __m256 accumulate(const S& s, const char* x, bool two_bytes, const char* low, __m256 lanes) {
     const __m256 unit = _mm256_set1_ps(kHighUnit);
     if constexpr (W::kGroups) {
         const Groups g = W::groups(s);
         const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(g.d), floats_at(x + kScaleAt));
-        __m256 sums = Bytes::scaled_cells<W>(s, g.scale, x + kCodesAt);
+        __m256 sums = I::template scaled_cells<W>(s, g.scale, x + kCodesAt);
         if (two_bytes) sums = _mm256_mul_ps(sums, unit);
-        if (low != nullptr) sums = _mm256_add_ps(sums, Bytes::scaled_cells<W>(s, g.scale, low));
+        if (low != nullptr) sums = _mm256_add_ps(sums, I::template scaled_cells<W>(s, g.scale, low));
         lanes = _mm256_fmadd_ps(sums, scale, lanes);
         lanes = _mm256_fmadd_ps(g.min_low, floats_at(x + kSumLowAt), lanes);
         return _mm256_fmadd_ps(g.min_high, floats_at(x + kSumHighAt), lanes);
@@ -124,9 +61,9 @@ template <class W, class S>
         __m256 scale, min;
         W::scales(s, scale, min);
         scale = _mm256_mul_ps(scale, floats_at(x + kScaleAt));
-        __m256 sums = _mm256_cvtepi32_ps(Bytes::cells<W>(s, x + kCodesAt));
+        __m256 sums = _mm256_cvtepi32_ps(I::template cells<W>(s, x + kCodesAt));
         if (two_bytes) sums = _mm256_mul_ps(sums, unit);
-        if (low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(Bytes::cells<W>(s, low)));
+        if (low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(I::template cells<W>(s, low)));
         lanes = _mm256_fmadd_ps(sums, scale, lanes);
         return W::kSigned ? lanes : _mm256_fmadd_ps(min, floats_at(x + kSumAt), lanes);
     }
@@ -136,71 +73,92 @@ template <class W, class S>
 // borders.
 constexpr size_t kPrefetchBytes = 2048;
 
-// 256 elements of one row, unpacked: a type like W, for which unpacking costs nothing any more.
-template <class W>
-struct Ready {
-    static constexpr int kMaxCode = W::kMaxCode;
-    static constexpr bool kSigned = W::kSigned, kGroups = W::kGroups;
+[[gnu::always_inline]] inline void ask_for(const char* at, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
+}
 
-    __m256i code[kCellsPerSuper];  // [2 * P + H], see codes<P, H>()
-    __m256 scale, min;
-    Groups group;
+// The rows of one product.
+struct Source {
+    const char* at;
+    size_t row_bytes;
+    size_t super_bytes;  // of 256 elements
+    Unpack unpack;
+    size_t k;
 
-    template <class S>
-    [[gnu::always_inline]] explicit Ready(const S& s)
-        : code{W::template codes<0, 0>(s), W::template codes<0, 1>(s), W::template codes<1, 0>(s), W::template codes<1, 1>(s),
-               W::template codes<2, 0>(s), W::template codes<2, 1>(s), W::template codes<3, 0>(s), W::template codes<3, 1>(s)} {
-        if constexpr (W::kGroups) {
-            group = W::groups(s);
-        } else {
-            W::scales(s, scale, min);
-        }
+    const char* row(size_t r) const { return at + r * row_bytes; }
+    size_t supers() const { return (k + kSuperElements - 1) / kSuperElements; }
+    // How many cells there are from 256 elements on, at most as many as those have.
+    size_t cells_from(size_t super) const {
+        const size_t left = k / kCellElements - super * kCellsPerSuper;
+        return left < kCellsPerSuper ? left : kCellsPerSuper;
     }
-    template <int P, int H>
-    [[gnu::always_inline]] static __m256i codes(const Ready& s) {
-        return s.code[2 * P + H];
-    }
-    [[gnu::always_inline]] static void scales(const Ready& s, __m256& scale, __m256& min) {
-        scale = s.scale;
-        min = s.min;
-    }
-    [[gnu::always_inline]] static Groups groups(const Ready& s) { return s.group; }
 };
 
-// One row against T tokens, each value `y_stride` behind the one before.
-template <class W, class X, size_t T>
-void dot(const typename W::Block* row, size_t k, const char* x, size_t x_stride, float* y, size_t y_stride) {
+// The activations of a few tokens.
+struct Tokens {
+    const char* x;
+    size_t stride;
+    size_t supers;
+
+    const char* super(size_t t, size_t i) const { return x + t * stride + i * sizeof(Super); }
+    // nullptr where no cell is fine.
+    template <class X>
+    [[gnu::always_inline]] const char* low(size_t t, size_t i) const {
+        const char* const row = x + t * stride;
+        return X::kTwoBytes && row[fine_at(supers) + i] != 0 ? row + low_at(supers) + i * kSuperElements : nullptr;
+    }
+};
+
+// One row against one token, for the types that are worth it.
+template <class W, class I, class X>
+void dot(const Source& w, size_t r, const Tokens& tokens, float* y, size_t) {
     using Block = typename W::Block;
+    const auto* row = reinterpret_cast<const Block*>(w.row(r));
+    LastBlocks<Block> last;
+    __m256 lanes = _mm256_setzero_ps();
+    for (size_t i = 0; i < tokens.supers; ++i, row += W::kBlocks) {
+        if (W::kBlocks != 1 && w.cells_from(i) < kCellsPerSuper) row = last.fill(row, w.cells_from(i));
+        ask_for(reinterpret_cast<const char*>(row) + kPrefetchBytes, sizeof(Block) * W::kBlocks);
+        lanes = accumulate<W, I>(Blocks<Block>{row}, tokens.super(0, i), X::kTwoBytes, tokens.low<X>(0, i), lanes);
+    }
+    *y = sum_of_lanes(lanes);
+}
+
+// One row, unpacked once, against T tokens, each value `y_stride` behind the one before.
+template <class R, class I, class X, size_t T>
+void dot_unpacked(const Source& w, size_t r, const Tokens& tokens, float* y, size_t y_stride) {
     __m256 lanes[T];
     for (__m256& lane : lanes) lane = _mm256_setzero_ps();
-    const size_t supers = k / kSuperElements;
-    const size_t left = k % kSuperElements / kCellElements;
-    const size_t all = supers + (left != 0 ? 1 : 0);
-    const char* const lows = x + low_at(all);
-    const char* const fine = x + fine_at(all);
-    const auto add = [&](const auto& blocks, size_t i) __attribute__((always_inline)) {
-        const auto token = [&](const auto& s, size_t t) __attribute__((always_inline)) {
-            using Weights = std::conditional_t<T == 1, W, Ready<W>>;
-            const char* const low = X::kTwoBytes && fine[t * x_stride + i] != 0 ? lows + t * x_stride + i * kSuperElements : nullptr;
-            lanes[t] = accumulate<Weights>(s, x + t * x_stride + i * sizeof(Super), X::kTwoBytes, low, lanes[t]);
-        };
-        if constexpr (T == 1) {
-            token(blocks, 0);
-        } else {
-            const Ready<W> ready(blocks);
+    const char* row = w.row(r);
+    Unpacked unpacked;
+    for (size_t i = 0; i < tokens.supers; ++i, row += w.super_bytes) {
+        ask_for(row + kPrefetchBytes, w.super_bytes);
+        w.unpack(row, w.cells_from(i), unpacked);
 #pragma GCC unroll 4
-            for (size_t t = 0; t < T; ++t) token(ready, t);
+        for (size_t t = 0; t < T; ++t) {
+            lanes[t] = accumulate<R, I>(unpacked, tokens.super(t, i), X::kTwoBytes, tokens.low<X>(t, i), lanes[t]);
         }
-    };
-    for (size_t i = 0; i < supers; ++i) {
-        const char* ahead = reinterpret_cast<const char*>(row) + kPrefetchBytes;
-        for (size_t line = 0; line < sizeof(Block) * W::kBlocks; line += 64)
-            _mm_prefetch(ahead + line, _MM_HINT_T0);
-        add(Blocks<Block>{row}, i);
-        row += W::kBlocks;
     }
-    if (left != 0) add(LastBlocks<Block>(row, left), supers);
     for (size_t t = 0; t < T; ++t) y[t * y_stride] = sum_of_lanes(lanes[t]);
+}
+
+using Dot = void (*)(const Source& w, size_t r, const Tokens& tokens, float* y, size_t y_stride);
+
+// `one`: for a single token.
+template <class R, class I, class X>
+void multiply_few(Dot one, const Source& w, size_t rows, const Tokens& all, size_t tokens, float* y, size_t y_stride) {
+    for (size_t r = 0; r < rows; ++r) {
+        for (size_t t = 0; t < tokens;) {
+            const Tokens from{all.x + t * all.stride, all.stride, all.supers};
+            float* const out = y + t * y_stride + r;
+            const size_t left = tokens - t;
+            if (left >= 4) dot_unpacked<R, I, X, 4>(w, r, from, out, y_stride);
+            if (left == 3) dot_unpacked<R, I, X, 3>(w, r, from, out, y_stride);
+            if (left == 2) dot_unpacked<R, I, X, 2>(w, r, from, out, y_stride);
+            if (left == 1) one(w, r, from, out, y_stride);
+            t += left < 4 ? left : 4;
+        }
+    }
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ void multiply_tile(Type type, const char* w, size_t w_row_bytes, size_t super_by
     for (size_t first = 0; first < k; first += kExpandColumns) {
         const size_t n = k - first < kExpandColumns ? k - first : kExpandColumns;
         for (size_t r = 0; r < rows; ++r) {
-            expand_any(type, w + r * w_row_bytes + first / kExpandColumns * super_bytes, e.weights[r], n);
+            dequantize(type, w + r * w_row_bytes + first / kExpandColumns * super_bytes, e.weights[r], n);
         }
         const char* from = x + first * sizeof(float);
         size_t t = 0;

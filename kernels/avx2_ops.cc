@@ -72,17 +72,12 @@ template <class F>
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x,
-            size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride) {
+template <MatmulCodes* kCodes>
+void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const void* x, size_t x_stride_bytes,
+            size_t tokens, float* y, size_t y_stride) {
     const char* row = static_cast<const char*>(x);
-    switch (a) {
-        case Activation::kF32:
-            return matmul_floats(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
-        case Activation::kInt8:
-            return matmul_int8(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
-        case Activation::kFine:
-            return matmul_fine(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
-    }
+    if (a == Activation::kF32) return matmul_floats(type, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
+    kCodes(type, a, w, rows, k, row, x_stride_bytes, tokens, y, y_stride);
 }
 
 }  // namespace
@@ -207,26 +202,35 @@ void softmax(float* x, size_t n) {
                           __attribute__((always_inline)) { store(x + i, _mm256_mul_ps(load(x + i), inverse)); });
 }
 
-const KernelSet kKernels = {
-    .name = "avx2",
-    .quantize = quantize,
-    .matmul = matmul,
-    .dequantize = dequantize,
-    .rms_norm = rms_norm,
-    .swiglu = swiglu,
-    .geglu = geglu,
-    .soft_cap = soft_cap,
-    .add = add,
-    .dot_f32 = dot_f32,
-    .axpy_f32 = axpy_f32,
-    .f32_to_f16 = f32_to_f16,
-    .f16_to_f32 = f16_to_f32,
-    .softmax = softmax,
-    .multiply_add = multiply_add,
-    .unpack_panels = unpack_panels,
-    .softmax_piece = softmax_piece,
-    .matmul_nested = matmul_nested,
-    .dequantize_nested = dequantize_nested,
-};
+namespace {
+
+template <MatmulCodes* kCodes>
+constexpr KernelSet table(const char* name) {
+    return {
+        .name = name,
+        .quantize = quantize,
+        .matmul = matmul<kCodes>,
+        .dequantize = dequantize,
+        .rms_norm = rms_norm,
+        .swiglu = swiglu,
+        .geglu = geglu,
+        .soft_cap = soft_cap,
+        .add = add,
+        .dot_f32 = dot_f32,
+        .axpy_f32 = axpy_f32,
+        .f32_to_f16 = f32_to_f16,
+        .f16_to_f32 = f16_to_f32,
+        .softmax = softmax,
+        .multiply_add = multiply_add,
+        .unpack_panels = unpack_panels,
+        .softmax_piece = softmax_piece,
+        .matmul_nested = matmul_nested,
+        .dequantize_nested = dequantize_nested,
+    };
+}
+
+}  // namespace
+
+constinit const KernelSet kKernels = table<matmul_codes>("avx2");
 
 }  // namespace weir::kernels::avx2

@@ -1,11 +1,10 @@
-// Packing of activations (the same bits as the scalar kernels'), and quantised weights to floats.
+// Packing of activations: the same bits as the scalar kernels'.
 #include <immintrin.h>
 
 #include <cstring>
 
 #include "kernels/activation.h"
 #include "kernels/avx2.h"
-#include "kernels/avx2_expand.h"
 
 namespace weir::kernels::avx2 {
 namespace {
@@ -120,10 +119,6 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
         case Activation::kFine:
             return pack_fine(x, k, static_cast<char*>(out));
     }
-}
-
-void dequantize(Type type, const void* src, float* dst, size_t n) {
-    expand_any(type, static_cast<const char*>(src), dst, n);
 }
 
 }  // namespace weir::kernels::avx2

@@ -1,0 +1,281 @@
+// The planes of nested blocks (kernels/nested.h) in AVX2 registers.
+//
+// The bits of a few planes are put together for 256 weights at a time as vectors of nibbles: those of groups P, P + 2 in
+// the halves of one byte, groups c and c + 4 in the lanes, as kernels/activation.h has the activations. The high half of a
+// code and the low one stay apart.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/avx2_unpacked.h"
+#include "kernels/nested.h"
+
+namespace weir::kernels::avx2 {
+namespace {
+
+// Planes of one row, from some super-block on. Not read where the level does not.
+struct Row {
+    const uint8_t* p1;
+    const uint8_t* p2;
+    const uint8_t* p3;
+    const uint8_t* p4a;
+    const uint8_t* p4b;
+    const uint8_t* scales;
+};
+
+struct ScaleBlock {
+    uint8_t d[2];
+    uint8_t dmin[2];
+    uint8_t scales[12];
+};
+static_assert(sizeof(ScaleBlock) == 16);
+
+constexpr size_t kOneBit = 32, kTwoBits = 64;  // bytes of a full super-block in a plane
+
+[[gnu::always_inline]] inline const uint8_t* plane_of(const NestedRows& w, Plane p, size_t row, size_t row_bytes) {
+    return reinterpret_cast<const uint8_t*>(w.plane[static_cast<size_t>(p)]) + row * row_bytes;
+}
+
+// What a row takes in planes of one bit and of two, and in scales.
+struct RowBytes {
+    size_t one, two, scales;
+    explicit RowBytes(size_t k)
+        : one(plane_row_bytes(Plane::kP2, k)), two(plane_row_bytes(Plane::kP1, k)), scales(plane_row_bytes(Plane::kS4, k)) {}
+};
+
+// Rows of one product.
+struct Nested {
+    NestedRows rows;
+    RowBytes bytes;
+    size_t k;
+
+    Nested(const NestedRows& w, size_t columns) : rows(w), bytes(columns), k(columns) {}
+    size_t supers() const { return (k + kSuperElements - 1) / kSuperElements; }
+    // How many cells there are from 256 elements on, at most as many as those have.
+    size_t cells_from(size_t super) const {
+        const size_t left = k / kCellElements - super * kCellsPerSuper;
+        return left < kCellsPerSuper ? left : kCellsPerSuper;
+    }
+};
+
+template <Level L>
+[[gnu::always_inline]] inline Row row_at(const Nested& matrix, size_t r) {
+    const NestedRows& w = matrix.rows;
+    const RowBytes& bytes = matrix.bytes;
+    Row row{};
+    row.p1 = plane_of(w, Plane::kP1, r, bytes.two);
+    if constexpr (L >= Level::k3) row.p2 = plane_of(w, Plane::kP2, r, bytes.one);
+    if constexpr (L >= Level::k4) row.p3 = plane_of(w, Plane::kP3, r, bytes.one);
+    if constexpr (L >= Level::k6) row.p4a = plane_of(w, Plane::kP4a, r, bytes.two);
+    if constexpr (L >= Level::k8) row.p4b = plane_of(w, Plane::kP4b, r, bytes.two);
+    row.scales = plane_of(w, L == Level::k2 ? Plane::kS2 : L == Level::k3 ? Plane::kS3 : Plane::kS4, r, bytes.scales);
+    return row;
+}
+
+template <Level L>
+[[gnu::always_inline]] inline Row super_of(const Row& row, size_t i) {
+    Row at{};
+    at.p1 = row.p1 + i * kTwoBits;
+    if constexpr (L >= Level::k3) at.p2 = row.p2 + i * kOneBit;
+    if constexpr (L >= Level::k4) at.p3 = row.p3 + i * kOneBit;
+    if constexpr (L >= Level::k6) at.p4a = row.p4a + i * kTwoBits;
+    if constexpr (L >= Level::k8) at.p4b = row.p4b + i * kTwoBits;
+    at.scales = row.scales + i * sizeof(ScaleBlock);
+    return at;
+}
+
+// A short super-block in the form of a full one, with zeros for the groups that it does not have.
+struct Whole {
+    alignas(32) uint8_t one[2][kOneBit];
+    alignas(32) uint8_t two[3][kTwoBits];
+    ScaleBlock scales;
+
+    static void spread_one(const uint8_t* from, size_t groups, uint8_t* to) {
+        __m128i lanes[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
+        for (size_t c = 0; c < groups; ++c) {
+            const __m128i bits = _mm_set1_epi32(i32_at(from + 4 * c));
+            const __m128i low = _mm_and_si128(_mm_srlv_epi32(bits, _mm_setr_epi32(0, 1, 2, 3)), _mm_set1_epi8(1));
+            const __m128i high = _mm_and_si128(_mm_srlv_epi32(bits, _mm_setr_epi32(4, 5, 6, 7)), _mm_set1_epi8(1));
+            const __m128i both = _mm_or_si128(low, _mm_add_epi8(high, high));
+            lanes[c / 4] = _mm_or_si128(lanes[c / 4], _mm_sll_epi16(both, _mm_cvtsi32_si128(static_cast<int>(c % 4 * 2))));
+        }
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to), two_lanes(lanes[0], lanes[1]));
+    }
+
+    static void spread_two(const uint8_t* from, size_t groups, uint8_t* to) {
+        for (int h = 0; h < 2; ++h) {
+            const __m128i places = _mm_setr_epi32(4 * h, 4 * h, 4 * h + 2, 4 * h + 2);
+            __m128i lanes[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
+            for (size_t c = 0; c < groups; ++c) {
+                const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * c));
+                const __m128i bits = _mm_srlv_epi32(_mm_unpacklo_epi64(eight, eight), places);
+                const __m128i codes = _mm_and_si128(bits, _mm_set1_epi8(3));
+                lanes[c / 4] = _mm_or_si128(lanes[c / 4], _mm_sll_epi16(codes, _mm_cvtsi32_si128(static_cast<int>(c % 4 * 2))));
+            }
+            _mm256_store_si256(reinterpret_cast<__m256i*>(to + 32 * h), two_lanes(lanes[0], lanes[1]));
+        }
+    }
+
+    void spread_scales(const uint8_t* from, size_t groups) {
+        unsigned scale[8] = {}, min[8] = {};
+        for (size_t c = 0; c < groups; ++c) {
+            const unsigned both = static_cast<unsigned>(u16_at(from + 4 + c * 12 / 8)) >> (c % 2 * 4);
+            scale[c] = both & 63;
+            min[c] = both >> 6 & 63;
+        }
+        std::memcpy(scales.d, from, 2);
+        std::memcpy(scales.dmin, from + 2, 2);
+        for (size_t c = 0; c < 4; ++c) {
+            scales.scales[c] = static_cast<uint8_t>(scale[c] | scale[c + 4] >> 4 << 6);
+            scales.scales[c + 4] = static_cast<uint8_t>(min[c] | min[c + 4] >> 4 << 6);
+            scales.scales[c + 8] = static_cast<uint8_t>((scale[c + 4] & 15) | (min[c + 4] & 15) << 4);
+        }
+    }
+
+    template <Level L>
+    [[gnu::noinline]] Row spread(const Row& from, size_t groups) {
+        Row row{};
+        spread_two(from.p1, groups, two[0]);
+        row.p1 = two[0];
+        if constexpr (L >= Level::k3) spread_one(from.p2, groups, one[0]), row.p2 = one[0];
+        if constexpr (L >= Level::k4) spread_one(from.p3, groups, one[1]), row.p3 = one[1];
+        if constexpr (L >= Level::k6) spread_two(from.p4a, groups, two[1]), row.p4a = two[1];
+        if constexpr (L >= Level::k8) spread_two(from.p4b, groups, two[2]), row.p4b = two[2];
+        spread_scales(from.scales, groups);
+        row.scales = scales.d;
+        return row;
+    }
+};
+
+// Nibbles of 256 codes: of groups P and P + 4 in even[] for even P, odd[] for odd; of P of 2 and 3 the upper ones.
+struct Nibbles {
+    __m256i even[2], odd[2];
+};
+
+struct NibbleCodes {
+    static constexpr int kMaxCode = 15;
+    static constexpr bool kSigned = false;
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return bits_of<P / 2 * 4>(P % 2 == 0 ? s.even[H] : s.odd[H], 15);
+    }
+};
+
+// A plane of two bits as it is.
+struct Pairs {
+    __m256i v[2];
+};
+
+struct PairCodes {
+    static constexpr int kMaxCode = 3;
+    static constexpr bool kSigned = false;
+    template <int P, int H, class S>
+    [[gnu::always_inline]] static __m256i codes(const S& s) {
+        return bits_of<2 * P>(s.v[H], 3);
+    }
+};
+
+[[gnu::always_inline]] inline __m256i masked(__m256i v, int mask) {
+    return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+
+[[gnu::always_inline]] inline Pairs pairs_at(const uint8_t* p) { return {{bytes_at(p), bytes_at(p + 32)}}; }
+
+// Codes 4 * high + low.
+[[gnu::always_inline]] inline Nibbles nibbles_of(const Pairs& high, const Pairs& low) {
+    Nibbles n;
+    for (size_t h = 0; h < 2; ++h) {
+        n.even[h] = _mm256_or_si256(masked(_mm256_slli_epi16(high.v[h], 2), 0xcc), masked(low.v[h], 0x33));
+        n.odd[h] = _mm256_or_si256(masked(high.v[h], 0xcc), masked(_mm256_srli_epi16(low.v[h], 2), 0x33));
+    }
+    return n;
+}
+
+// Codes 2 * high + the bits of a plane of one bit.
+[[gnu::always_inline]] inline Nibbles nibbles_of(const Pairs& high, __m256i bit) {
+    Nibbles n;
+    n.even[0] = masked(bit, 0x11);
+    n.even[1] = masked(_mm256_srli_epi16(bit, 1), 0x11);
+    n.odd[0] = masked(_mm256_srli_epi16(bit, 2), 0x11);
+    n.odd[1] = masked(_mm256_srli_epi16(bit, 3), 0x11);
+    for (size_t h = 0; h < 2; ++h) {
+        n.even[h] = _mm256_or_si256(n.even[h], masked(_mm256_slli_epi16(high.v[h], 1), 0x66));
+        n.odd[h] = _mm256_or_si256(n.odd[h], masked(_mm256_srli_epi16(high.v[h], 1), 0x66));
+    }
+    return n;
+}
+
+// Two planes of one bit as one of two: codes 2 * high + low.
+[[gnu::always_inline]] inline Pairs pairs_of(__m256i high, __m256i low) {
+    return {{_mm256_or_si256(masked(_mm256_slli_epi16(high, 1), 0xaa), masked(low, 0x55)),
+             _mm256_or_si256(masked(high, 0xaa), masked(_mm256_srli_epi16(low, 1), 0x55))}};
+}
+
+// The high and the low half of the codes of a level, each with what takes them apart.
+template <Level L>
+struct Halves {
+    static constexpr bool kLow = L >= Level::k6;
+    [[gnu::always_inline]] static auto high(const Row& r) {
+        if constexpr (L == Level::k2) {
+            return pairs_at(r.p1);
+        } else if constexpr (L == Level::k3) {
+            return nibbles_of(pairs_at(r.p1), bytes_at(r.p2));
+        } else {
+            return nibbles_of(pairs_at(r.p1), pairs_of(bytes_at(r.p2), bytes_at(r.p3)));
+        }
+    }
+    [[gnu::always_inline]] static auto low(const Row& r) {
+        if constexpr (L == Level::k8) {
+            return nibbles_of(pairs_at(r.p4a), pairs_at(r.p4b));
+        } else {
+            return pairs_at(r.p4a);
+        }
+    }
+    [[gnu::always_inline]] static PairCodes codes_of(const Pairs&) { return {}; }
+    [[gnu::always_inline]] static NibbleCodes codes_of(const Nibbles&) { return {}; }
+};
+
+// How the halves of a code stand to each other: code = (high << shift) + low, weight = scale * step * code + ...
+struct Refinement {
+    int shift;
+    float step;
+    float centre;
+};
+
+template <Level L>
+[[gnu::always_inline]] inline Refinement refinement_of(uint8_t span_log2) {
+    constexpr int kBits = L == Level::k8 ? 4 : 2;
+    const int shift = kBits - span_log2;
+    return {shift, 1.0f / static_cast<float>(1 << shift), L == Level::k8 ? 7.5f : 1.5f};
+}
+
+template <Level L>
+[[gnu::always_inline]] inline void scales_of(const Row& row, const Refinement& f, __m256& scale, __m256& min) {
+    k_scales(Blocks<ScaleBlock>{reinterpret_cast<const ScaleBlock*>(row.scales)}, scale, min);
+    if constexpr (Halves<L>::kLow) {
+        scale = _mm256_mul_ps(scale, _mm256_set1_ps(f.step));
+        min = _mm256_sub_ps(min, _mm256_mul_ps(_mm256_set1_ps(f.centre), scale));
+    }
+}
+
+// 256 weights from super-block `i` of row `r` on. Of both, the low half is left alone where the level has none.
+template <Level L>
+[[gnu::noinline]] void unpack_level(const Nested& w, size_t r, size_t i, Unpacked& high, Unpacked& low) {
+    Whole whole;
+    Row at = super_of<L>(row_at<L>(w, r), i);
+    if (w.cells_from(i) < kCellsPerSuper) at = whole.spread<L>(at, w.cells_from(i));
+    scales_of<L>(at, refinement_of<L>(w.rows.span_log2), high.scale, high.min);
+    const auto codes = Halves<L>::high(at);
+    unpack_codes<decltype(Halves<L>::codes_of(codes))>(codes, high);
+    if constexpr (Halves<L>::kLow) {
+        const auto rest = Halves<L>::low(at);
+        unpack_codes<decltype(Halves<L>::codes_of(rest))>(rest, low);
+    }
+}
+
+}  // namespace
+}  // namespace weir::kernels::avx2
