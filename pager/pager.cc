@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -246,6 +247,13 @@ void Pager::look_after() {
         const std::lock_guard lock(budget_mutex_);
         slots_->set_frames(std::max(had, least_slot_frames_));
     }
+}
+
+void Pager::probe_faults() noexcept {
+    const Mapping& page = loop_->probe_page();
+    const Waiting waiting(shared_->waiting);
+    if (::madvise(page.base(), page.bytes(), MADV_DONTNEED) != 0) return;  // it stays, and nothing is asked
+    (void)*static_cast<const volatile std::byte*>(page.base());
 }
 
 uint64_t Pager::huge_bytes() const { return loop_->huge_bytes(); }

@@ -157,6 +157,10 @@ class Pager {
     // good. Costs no read: what stays now streams by sooner or later, and what streams now is already here.
     void set_ring(size_t frames);
 
+    // Any thread, one at a time: touches a page that only the fault handler can bring, and returns when it has. Where it does
+    // not answer any more this never returns, and ends as every fault does that nobody answers. For who watches the process.
+    void probe_faults() noexcept;
+
     bool failed() const noexcept;
     std::string failure() const;
     PagerStats stats() const;

@@ -61,6 +61,11 @@ PagerLoop::PagerLoop(FileParts files, Layout layout, PagerOptions options, Pager
     const int error = uffd_.register_range(region_.base(), region_.bytes());
     if (error != 0)
         throw std::runtime_error(std::string("registering the Region with userfaultfd: ") + std::strerror(-error));
+    probe_page_ = Mapping(page_size(), page_size(), false, "probe's page");
+    probe_bytes_.resize(probe_page_.bytes());
+    const int probe_error = uffd_.register_range(probe_page_.base(), probe_page_.bytes());
+    if (probe_error != 0)
+        throw std::runtime_error(std::string("registering a page with userfaultfd: ") + std::strerror(-probe_error));
     installer_ = std::make_unique<Installer>(&uffd_, layout_.extent_bytes, copies, options.patience.no_memory_ms,
                                              &shared_->counters);
     pool_ = std::make_unique<FramePool>(n + kSpareFrames, pool_frames(), layout_.extent_bytes, copies ? nullptr : &uffd_,
@@ -111,6 +116,7 @@ void PagerLoop::run() noexcept {
             ++frames_;
         }
         take_budget();
+        if (probe_waits_) answer_probe();
         take_messages();
         take_wants();
         const bool stopping = shared_->stop.load(std::memory_order_acquire);
@@ -191,11 +197,22 @@ void PagerLoop::take_faults() noexcept {
     uintptr_t address;
     const auto begin = reinterpret_cast<uintptr_t>(region_.base());
     while (uffd_.next_fault(&address)) {
+        if (address - reinterpret_cast<uintptr_t>(probe_page_.base()) < probe_page_.bytes()) {
+            probe_waits_ = true;  // answered by the next turn, as all faults are
+            continue;
+        }
         add(shared_->counters.faults, 1);
         CHECK(!pool_->contains(address));  // a frame that has moved out was touched: our own fault
         CHECK(address - begin < layout_.n_extents() * layout_.extent_bytes);
         demand(static_cast<uint32_t>((address - begin) / layout_.extent_bytes), true);
     }
+}
+
+// Where it cannot be answered now it is tried again each turn: whoever waits has the watchdog ping the loop.
+void PagerLoop::answer_probe() noexcept {
+    const Outcome outcome = uffd_.copy(probe_page_.base(), probe_bytes_.data(), probe_bytes_.size());
+    if (outcome == Outcome::kExists) (void)uffd_.wake(probe_page_.base(), probe_page_.bytes());
+    probe_waits_ = outcome != Outcome::kDone && outcome != Outcome::kExists;
 }
 
 void PagerLoop::take_landings() noexcept {

@@ -38,6 +38,8 @@ class PagerLoop {
     std::string rungs() const;
     // A fault waits to be taken; any thread.
     bool faults_wait() const noexcept { return uffd_.faults_wait(); }
+    // On the same uffd as the Region; any thread may empty and touch it.
+    const Mapping& probe_page() const { return probe_page_; }
     uint64_t huge_bytes() const { return pool_->huge_bytes() + anon_huge_bytes(region_.base(), region_.bytes()); }
 
   private:
@@ -61,6 +63,7 @@ class PagerLoop {
     void take_faults() noexcept;
     void take_landings() noexcept;
     void take_budget() noexcept;
+    void answer_probe() noexcept;
     void look_after_uffd() noexcept;
     int next_timeout() const noexcept;
     void wake(uint32_t extent) noexcept;
@@ -103,6 +106,8 @@ class PagerLoop {
     Uffd uffd_;  // closes after queue, pool and Region are gone: whoever still slept in a fault would read zeros
     Residency residency_;
     Mapping region_;
+    Mapping probe_page_;
+    std::vector<std::byte> probe_bytes_;  // what it is filled with
     std::unique_ptr<FramePool> pool_;
     std::unique_ptr<Installer> installer_;
     std::unique_ptr<Flights> flights_;
@@ -119,6 +124,7 @@ class PagerLoop {
     size_t ring_cap_ = 0;                     // after the budget shrank there may be more for a moment, see shed()
     std::vector<PlanItem> plan_;              // fixed capacity, oldest first
     uint64_t cursor_ = 0;                     // next ordinal to prefetch
+    bool probe_waits_ = false;                // a thread sleeps in a fault on the probe's page
     bool starved_ = false;                    // prefetch or a demand waits for a frame
     std::vector<uint32_t> demands_;
     std::vector<Installer::Job> retries_;     // read, but not yet to be installed

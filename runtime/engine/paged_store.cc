@@ -256,6 +256,8 @@ class PagedStore : public StoreBase {
 
     void sit_out(size_t worker) noexcept override { pager_->publish(worker, pager::Pager::kSitsOut); }
 
+    void probe_faults() noexcept override { pager_->probe_faults(); }
+
     uint64_t set_frame_bytes(uint64_t bytes) override {
         return pager_->set_budget(bytes / extent_bytes_) * extent_bytes_;
     }

@@ -189,6 +189,10 @@ class WeightStore {
     // less than the walk needs; 0 where the mode has no such budget.
     virtual uint64_t set_frame_bytes(uint64_t) { return 0; }
 
+    // Any thread, one at a time: returns when whoever serves faults on the weights has answered one; never, where it does not
+    // answer any more. At once where the kernel serves them.
+    virtual void probe_faults() noexcept {}
+
     // StoreStats::stall_us alone, cheap enough to be asked for every token. 0 where nothing is waited for.
     virtual uint64_t stall_us() const noexcept { return 0; }
     // Looks at every Extent: for the beginning and the end of a measurement.

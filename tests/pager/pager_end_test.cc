@@ -82,6 +82,22 @@ TEST_F(PagerEnd, AnIoctlThatDoesNotReturnEndsTheProcess) {
     }
 }
 
+// A probe sleeps in a fault as a worker does: it comes back, or the process ends.
+TEST_F(PagerEnd, AProbeThatNobodyAnswersEndsTheProcess) {
+    EXPECT_EXIT(
+        {
+            PagerOptions o = options();
+            o.read_queue = std::make_unique<FaultyQueue>(ReadFault::kStuck, Nth{1, true});
+            auto pager = start(std::move(o));
+            pager->probe_faults();
+            pager->plan(0, 0, kExtents);
+            ::usleep(50'000);
+            pager->probe_faults();
+            end("the probe came back");
+        },
+        ::testing::ExitedWithCode(70), "unanswerable: the pager thread does not answer");
+}
+
 // Whoever destroys a pager that is stuck would wait for ever just as well.
 TEST_F(PagerEnd, AStuckThreadDoesNotHoldUpTheEnd) {
     EXPECT_EXIT(

@@ -103,10 +103,12 @@ TEST_F(IoctlFaults, WhatCannotGoOnEndsInOneText) {
 }
 
 TEST_F(IoctlFaults, RegistrationThatFails) {
-    EXPECT_THROW(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {1, true}}, InstallRung::kAuto),
-                 std::runtime_error);
+    for (const uint64_t nth : {1, 2}) {  // the Region, the probe's page
+        EXPECT_THROW(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {nth, true}}, InstallRung::kAuto),
+                     std::runtime_error);
+    }
     if (!moves_) return;
-    EXPECT_FALSE(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {2, true}}, InstallRung::kMove));
+    EXPECT_FALSE(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {3, true}}, InstallRung::kMove));
     EXPECT_NE(failure_.find("memory for the frames"), std::string::npos) << failure_;
 }
 
@@ -156,6 +158,25 @@ TEST_F(IoctlFaults, FramesThatCannotBeUnregisteredAreTriedAgainAsSuch) {
     pool.want(kFrames);
     EXPECT_TRUE(until([&] { return pool.backed() == kFrames; })) << std::strerror(pool.error());
     EXPECT_EQ(pool.error(), 0);
+}
+
+// Probes beside a team that walks: they are no faults of the Region's, and what passes is borne.
+TEST_F(IoctlFaults, AProbeIsAnsweredHoweverOften) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here: Extents are copied too";
+    for (const int error : {0, ENOMEM, EAGAIN, EEXIST}) {
+        std::atomic<uint64_t> count{0};
+        PagerOptions o = options();
+        o.install = InstallRung::kMove;
+        if (error != 0) o.ioctl_call = faulty_ioctl({.call = Call::kCopy, .error = error, .when = {2, false}}, &count);
+        size_t probes = 0;
+        EXPECT_TRUE(walk(std::move(o), [&](pager::Pager& pager, uint64_t ordinal) {
+            if (ordinal % 8 != 0) return;
+            pager.probe_faults();
+            ++probes;
+        })) << failure_;
+        EXPECT_EQ(stats_.faults, 0u);
+        EXPECT_GE(count, error == 0 ? 0u : probes + 1) << "one was answered at the second attempt";
+    }
 }
 
 }  // namespace
