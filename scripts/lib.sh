@@ -6,7 +6,8 @@ weir_cache=${WEIR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/weir}
 # What `weir` needs to be built and run, by Debian 12's names; and what its tests need besides. clang brings libFuzzer.
 weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
     liburing-dev libnuma-dev libboost-dev libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev
-    libpcre2-dev libxxhash-dev libcpp-httplib-dev prometheus-cpp-dev)
+    libpcre2-dev libxxhash-dev libcpp-httplib-dev libtomlplusplus-dev
+    prometheus-cpp-dev)
 # The last line makes and mounts the file systems of tests/cli/file_systems.py.
 weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2
     squashfs-tools e2fsprogs mount util-linux)

@@ -10,6 +10,7 @@
 #include "runtime/engine/activation_buffers.h"
 #include "runtime/error.h"
 #include "runtime/model/model_map.h"
+#include "runtime/severity.h"
 
 namespace weir {
 
@@ -29,7 +30,8 @@ StoreOptions chosen_paging(const RunOptions& o, std::string* fallback) {
     StoreOptions store = o.store;
     *fallback = fall_back(&store);
     if (!fallback->empty())
-        std::fprintf(stderr, "weir: warning: %s; going on with --paging advised: same text, softer budget\n", fallback->c_str());
+        std::fprintf(stderr, "%sweir: warning: %s; going on with --paging advised: same text, softer budget\n",
+                     severity_prefix(Severity::kWarning), fallback->c_str());
     store.progress = stderr_is_terminal() && !o.quiet;
     return store;
 }
@@ -45,7 +47,8 @@ ModelFile::ModelFile(const std::string& path, const std::string& pre_tokenizer)
 
 Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare> models) {
     if (mode == PagingMode::kMmap && (o.ram || o.weights_ram))
-        std::fprintf(stderr, "weir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n");
+        std::fprintf(stderr, "%sweir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n",
+                     severity_prefix(Severity::kNotice));
     BudgetInput all;
     uint64_t walks = 0;  // of all models, in bytes
     for (ModelShare& m : models) {

@@ -10,20 +10,29 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/option_layers.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/cli/watch_memory.h"
+#include "runtime/engine/memory_limits.h"
 #include "runtime/error.h"
+#include "runtime/service/frame_budget.h"
 #include "runtime/service/http_server.h"
 #include "runtime/service/scheduler.h"
+#include "runtime/service/service_manager.h"
+#include "runtime/service/watchdog_feeder.h"
+#include "runtime/severity.h"
 
 namespace weir {
 namespace {
@@ -38,6 +47,9 @@ struct ServeOptions {
     unsigned drain_s = 30;
     std::string api_key_file;
     size_t max_body_kib = 1024;
+    unsigned idle_release_s = 0;  // 0: never
+    std::string config;
+    bool print_config = false;
 };
 
 // Beside a thread for each request that is answered or waits: for /health and its kind, and for who is sent away.
@@ -48,13 +60,21 @@ constexpr uint64_t kBytesPerThread = 192u << 10;
 constexpr size_t kLargeBodies = 4;
 constexpr size_t kBodyCopies = 4;
 
-// Waits for SIGINT and SIGTERM on a thread of its own. Before it is told that the model is loaded, and the second time, the
-// process ends at once.
-class StopRequest {
+// How often who manages us is told how we are, and hears of us while weights are read.
+constexpr std::chrono::seconds kStatusInterval{5};
+constexpr std::chrono::seconds kLoadingInterval{1};
+// What is asked of the manager beyond what we know to need.
+constexpr unsigned kSpareSeconds = 10;
+
+// Waits for SIGINT, SIGTERM and SIGHUP on a thread of its own. SIGHUP asks to reload, or to end where it comes from a terminal
+// that has gone. Before it is told that the model is loaded, and the second time, who asks to end ends the process at once.
+class ServiceSignals {
   public:
-    StopRequest() {
+    enum class Asked { kNothing, kReload, kEnd };
+
+    ServiceSignals() : hangup_ends_(stderr_is_terminal()) {
         ::sigemptyset(&signals_);
-        for (const int s : {SIGINT, SIGTERM}) ::sigaddset(&signals_, s);
+        for (const int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals_, s);
         ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // for all threads made later, too
         std::thread([this] { watch(); }).detach();         // ends with the process
     }
@@ -62,9 +82,15 @@ class StopRequest {
         const std::lock_guard lock(mutex_);
         loaded_ = true;
     }
-    void wait() {
+    // at_most: 0 for ever.
+    Asked wait(std::chrono::seconds at_most) {
         std::unique_lock lock(mutex_);
-        asked_.wait(lock, [this] { return signal_ != 0; });
+        const auto asked = [this] { return end_ || reload_; };
+        if (at_most.count() == 0) asked_.wait(lock, asked);
+        else if (!asked_.wait_for(lock, at_most, asked)) return Asked::kNothing;
+        if (end_) return Asked::kEnd;
+        reload_ = false;
+        return Asked::kReload;
     }
 
   private:
@@ -73,17 +99,87 @@ class StopRequest {
             int signal = 0;
             if (::sigwait(&signals_, &signal) != 0) continue;
             const std::lock_guard lock(mutex_);
-            if (!loaded_ || signal_ != 0) std::_Exit(128 + signal);
-            signal_ = signal;
+            const bool reload = signal == SIGHUP && !hangup_ends_;
+            if (!reload && (!loaded_ || end_)) std::_Exit(128 + signal);
+            (reload ? reload_ : end_) = true;
             asked_.notify_all();
         }
     }
+    const bool hangup_ends_;
     sigset_t signals_;
     std::mutex mutex_;
     std::condition_variable asked_;
     bool loaded_ = false;
-    int signal_ = 0;
+    bool end_ = false;
+    bool reload_ = false;
 };
+
+// What SIGHUP changes: who may use the service. All else was decided when memory was laid out.
+void reload(const ServeOptions& o, HttpServer& server) {
+    try {
+        if (o.api_key_file.empty()) {
+            std::fprintf(stderr, "weir: nothing to reload: there is no --api-key-file, and all other options take a restart\n");
+            return;
+        }
+        std::vector<std::string> keys = read_api_keys(o.api_key_file);
+        std::fprintf(stderr, "weir: reloaded %zu API keys; all other options take a restart\n", keys.size());
+        server.set_api_keys(std::move(keys));
+    } catch (const Error& error) {
+        complain(std::string(error.what()) + "; the API keys stay as they were");
+    }
+}
+
+// Tells the service manager how the service is, where there is news.
+class StatusLine {
+  public:
+    StatusLine(const ServiceManager& manager, const Scheduler& scheduler, uint64_t ram)
+        : manager_(manager), scheduler_(scheduler), ram_(ram), generated_(scheduler.stats().generated_tokens) {}
+    void tell() {
+        const SchedulerStats s = scheduler_.stats();
+        const auto now = Clock::now();
+        const double seconds = std::chrono::duration<double>(now - then_).count();
+        const double speed = static_cast<double>(s.generated_tokens - generated_) / seconds;
+        generated_ = s.generated_tokens;
+        then_ = now;
+        char text[160];
+        std::snprintf(text, sizeof text, "%zu of %zu slots busy, %zu requests wait; %.1f tokens/s; %llu of %llu MiB", s.busy_slots(),
+                      s.slots.size(), s.queued, speed, static_cast<unsigned long long>(resident_now() >> 20),
+                      static_cast<unsigned long long>(ram_ >> 20));
+        if (text == told_) return;
+        told_ = text;
+        manager_.status(text);
+    }
+
+  private:
+    const ServiceManager& manager_;
+    const Scheduler& scheduler_;
+    const uint64_t ram_;
+    uint64_t generated_;
+    Clock::time_point then_ = Clock::now();
+    std::string told_;
+};
+
+// Weights that are read whole before the service is ready: the manager sees how far that is, and does not lose patience.
+std::function<void(uint64_t, uint64_t)> loading_progress(const ServiceManager& manager) {
+    if (!manager.listens()) return {};
+    return [&manager, last = Clock::time_point{}](uint64_t done, uint64_t whole) mutable {
+        if (Clock::now() - last < kLoadingInterval) return;
+        last = Clock::now();
+        manager.status("reading weights: " + std::to_string(done >> 20) + " of " + std::to_string(whole >> 20) + " MiB");
+        manager.notify("EXTEND_TIMEOUT_USEC=" + std::to_string(kSpareSeconds * 1'000'000));
+    };
+}
+
+WatchdogFeeder::Hooks watchdog_hooks(const ServiceManager& manager, WeightStore& store, const Scheduler& scheduler) {
+    return {.probe = [&store] { store.probe_faults(); },
+            .beat =
+                [&scheduler] {
+                    const SchedulerStats s = scheduler.stats();
+                    return Beat{s.queued > 0 || s.busy_slots() > 0, scheduler.moves()};
+                },
+            .feed = [&manager] { manager.notify("WATCHDOG=1"); },
+            .on_silence = [] { complain("requests are under way and nothing moves; the watchdog is not fed"); }};
+}
 
 nlohmann::ordered_json properties_of(const ServeOptions& o, const ModelFile& model, const Budget& budget, const char* kernels, size_t threads) {
     return {{"model_path", o.run.model},
@@ -98,22 +194,28 @@ nlohmann::ordered_json properties_of(const ServeOptions& o, const ModelFile& mod
             {"threads", threads}};
 }
 
-int serve(ServeOptions o, StopRequest& stop) {
+int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     const auto start = Clock::now();
+    if (o.run.model.empty()) throw UsageError("no model: name a file, or give model = \"FILE\" in the configuration");
     check_sampling(o.run.sampler);
     if (!o.api_key_file.empty()) o.server.api_keys = read_api_keys(o.api_key_file);
     o.server.max_body_bytes = o.max_body_kib << 10;
     o.server.threads = o.slots + o.queue + kSpareThreads;
     const kernels::KernelSet& kernels = chosen_kernels();
+    o.server.socket = manager.take_socket();
     HttpServer server(o.server);
-    server.start();
+    // Clients of a socket that the service manager holds wait in its backlog until there is a model; others are told to.
+    const bool clients_wait = o.server.socket >= 0;
+    if (!clients_wait) server.start();
     std::fprintf(stderr, "weir: listening at %s, loading %s\n", server.address().c_str(), o.run.model.c_str());
+    manager.status("loading " + o.run.model);
 
     const ModelFile opened(o.run.model, o.run.pre_tokenizer);
     const size_t threads = o.run.threads != 0 ? o.run.threads : default_thread_count();
     const size_t context = choose_context(o.run, opened.config);
     std::string fallback;
-    const StoreOptions store_options = chosen_paging(o.run, &fallback);
+    StoreOptions store_options = chosen_paging(o.run, &fallback);
+    store_options.on_progress = loading_progress(manager);
     o.run.store.mode = store_options.mode;
     ModelShare share = {&opened, {std::min(o.run.batch, context), o.slots, context, threads}};
     share.level = chosen_level(o.run, opened.file);
@@ -132,7 +234,9 @@ int serve(ServeOptions o, StopRequest& stop) {
         more.push_back(std::make_unique<KvCache>(opened.config, o.run.kv_type, context, share.shape.batch));
         caches.push_back(more.back().get());
     }
-    const std::unique_ptr<PressureMonitor> monitor = watch_memory(o.run, budget, loaded.store.get());
+    FrameBudget frames(loaded.store->stats().frame_bytes, [&loaded](uint64_t bytes) { return loaded.store->set_frame_bytes(bytes); });
+    const std::unique_ptr<PressureMonitor> monitor =
+        watch_memory(o.run, budget, loaded.store.get(), [&frames](uint64_t bytes) { return frames.allow(bytes); });
 
     RunReport report;
     report.options = &o.run;
@@ -148,7 +252,9 @@ int serve(ServeOptions o, StopRequest& stop) {
     if (report.pressure) report.pressure_source = monitor->source().describe();
     print_configuration(report);
 
-    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, caches, o.queue);
+    RestHook rest{std::chrono::seconds(o.idle_release_s), [&frames](bool rests) { frames.rest(rests); }};
+    if (o.idle_release_s == 0 || o.run.store.mode != PagingMode::kUffd) rest = {};
+    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, caches, o.queue, std::move(rest));
     ModelService service{scheduler, *opened.tokenizer, std::filesystem::path(o.run.model).stem().string(),
                          static_cast<int64_t>(std::time(nullptr)), std::nullopt, {}, o.run.sampler, budget.ram,
                          properties_of(o, opened, budget, kernels.name, threads)};
@@ -158,13 +264,27 @@ int serve(ServeOptions o, StopRequest& stop) {
         throw;
     } catch (const Error& error) {
         service.no_chat = error.what();
-        std::fprintf(stderr, "weir: warning: no chat: %s\n", error.what());
+        std::fprintf(stderr, "%sweir: warning: no chat: %s\n", severity_prefix(Severity::kWarning), error.what());
     }
     server.attach(service);
-    stop.loaded();
+    if (clients_wait) server.start();
+    signals.loaded();
+    manager.notify("READY=1");
+    std::optional<WatchdogFeeder> feeder;
+    if (manager.watchdog().count() > 0) feeder.emplace(manager.watchdog(), watchdog_hooks(manager, *loaded.store, scheduler));
     std::fprintf(stderr, "weir: ready after %.1f s: %zu slots of %zu tokens, %zu may wait\n", report.load_s, o.slots, context, o.queue);
 
-    stop.wait();
+    StatusLine status(manager, scheduler, budget.ram);
+    for (auto asked = ServiceSignals::Asked::kNothing; asked != ServiceSignals::Asked::kEnd;) {
+        if (manager.listens()) status.tell();
+        asked = signals.wait(manager.listens() ? kStatusInterval : std::chrono::seconds(0));
+        if (asked != ServiceSignals::Asked::kReload) continue;
+        manager.reloading();
+        reload(o, server);
+        manager.notify("READY=1");
+    }
+    manager.notify("STOPPING=1\nSTATUS=finishing what is under way\nEXTEND_TIMEOUT_USEC=" +
+                   std::to_string((o.drain_s + kSpareSeconds) * uint64_t{1'000'000}));
     std::fprintf(stderr, "weir: finishing what is under way, %u s at most\n", o.drain_s);
     scheduler.drain(std::chrono::seconds(o.drain_s));
     // What was generated a moment ago is still on its way to its client.
@@ -197,10 +317,23 @@ Command add_serve(CLI::App& app) {
         ->check(CLI::Range(1u, 3600u))->group(service);
     parser->add_option("--drain", o->drain_s, "seconds that answers under way may take when the server is told to end")->capture_default_str()
         ->check(CLI::Range(0u, 3600u))->group(service);
+    parser->add_option("--idle-release", o->idle_release_s, "seconds without a request after which memory of weights is given back; 0: never")
+        ->capture_default_str()->check(CLI::Range(0u, 1u << 24))->group(service);
+    parser->add_option("--config", o->config, "read options from this file (TOML); WEIR_... and the command line override it")
+        ->type_name("FILE")->configurable(false)->group(service);
+    parser->add_flag("--print-config", o->print_config, "say what holds and where it is from, and end")->configurable(false)->group(service);
     add_answer_options(*parser, &o->run);
-    return [options] {
-        static StopRequest stop;  // its thread lives as long as the process
-        return serve(*options, stop);
+    parser->get_option("--model")->required(false);  // the file or the environment may name it
+    for (const char* name : {"--json", "--seed", "--system"}) parser->get_option(name)->configurable(false)->group("");  // each request's
+    return [options, parser] {
+        const OptionSources sources = fill_options(*parser, options->config);
+        if (options->print_config) {
+            write_stdout(describe_options(*parser, sources));
+            return 0;
+        }
+        ServiceManager manager;        // before there are threads
+        static ServiceSignals signals;  // its thread lives as long as the process
+        return serve(*options, manager, signals);
     };
 }
 

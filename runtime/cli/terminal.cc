@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/error.h"
+#include "runtime/severity.h"
 
 namespace weir {
 namespace {
@@ -59,8 +60,8 @@ void write_stdout(std::string_view text) {
 
 void complain(std::string_view message) noexcept {
     constexpr size_t kLongest = 4000;
-    char line[kLongest + 16] = "weir: ";
-    size_t n = std::strlen(line);
+    char line[kLongest + 16] = "";
+    size_t n = static_cast<size_t>(std::snprintf(line, sizeof line, "%sweir: ", severity_prefix(Severity::kError)));
     for (const char c : message.substr(0, kLongest)) {
         const auto byte = static_cast<unsigned char>(c);
         line[n++] = byte < 0x20 || byte == 0x7f ? ' ' : c;

@@ -131,6 +131,7 @@ class FileStore : public StoreBase {
             if (!file.direct()) file.drop_cache(at, static_cast<uint64_t>(n));
             at += static_cast<uint64_t>(n);
             bytes_read_ += static_cast<uint64_t>(n);
+            if (options_.on_progress) options_.on_progress(bytes_read_, whole);
             if (options_.progress && std::chrono::steady_clock::now() - start_ > std::chrono::seconds(1)) {
                 std::fprintf(stderr, "\rreading weights: %llu of %llu MiB ", static_cast<unsigned long long>(bytes_read_ >> 20),
                              static_cast<unsigned long long>(whole >> 20));

@@ -142,6 +142,7 @@ void Forward::work(size_t worker, const Batch& batch) {
     if (!begin(worker, batch)) return;
     for (size_t index = 0; index < model_.layers.size(); ++index) {
         if (!layer(worker, batch, index)) return;
+        if (worker == 0) layers_walked_.fetch_add(1, std::memory_order_relaxed);
     }
     if (batch.logit_rows > 0 && !head(worker, batch)) return;
     if (worker != 0) return;

@@ -70,6 +70,8 @@ class Forward {
     }
 
     size_t max_batch() const { return max_batch_; }
+    // Any thread: counts layers of all passes so far. Stands still where a pass is stuck.
+    uint64_t layers_walked() const noexcept { return layers_walked_.load(std::memory_order_relaxed); }
 
     // Workers of the passes to come, at most what the team was made with; any number gives the same bits.
     size_t most_workers() const { return team_.capacity(); }
@@ -182,6 +184,7 @@ class Forward {
     ExpertTraceWriter* trace_to_ = nullptr;
     const ExpertTraceReader* trace_from_ = nullptr;
 
+    std::atomic<uint64_t> layers_walked_{0};
     bool pass_open_ = false;  // leader's: between the store's begin_pass and end_pass
     alignas(64) std::atomic<size_t> ticket_{0};  // next unit of the walk or of attention; reset at each barrier
     alignas(64) std::atomic<uint32_t> broken_stage_{0};  // where a value stopped being finite; kNone, see forward.cc

@@ -19,6 +19,7 @@
 #include "runtime/engine/store_base.h"
 #include "runtime/engine/traced_queue.h"
 #include "runtime/error.h"
+#include "runtime/severity.h"
 
 namespace weir {
 namespace {
@@ -57,7 +58,7 @@ pager::UffdSource uffd_source(const std::string& name) {
         ::sleep(5);
         ::_exit(1);
     }
-    std::fprintf(stderr, "weir: %s\n", text);
+    std::fprintf(stderr, "%sweir: %s\n", severity_prefix(Severity::kFatal), text);
     std::fflush(stderr);
     ::_exit(1);
 }
@@ -66,7 +67,9 @@ pager::UffdSource uffd_source(const std::string& name) {
 constexpr size_t kMostAtOnce = 8;
 
 // What a user should know of a run that goes on: a slow device, a fallback that was taken.
-void notice(const char* text) { std::fprintf(stderr, "weir: warning: %s\n", text); }
+void notice(const char* text) {
+    std::fprintf(stderr, "%sweir: warning: %s\n", severity_prefix(Severity::kWarning), text);
+}
 
 class PagedStore : public StoreBase {
   public:

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -133,6 +134,7 @@ struct StoreOptions {
     std::string io = "auto";         // auto, direct, buffered
     std::string trace_io;            // a file that will list all reads (uffd)
     bool progress = false;           // on stderr, for a resident load of more than a second
+    std::function<void(uint64_t done, uint64_t whole)> on_progress;  // told beside it, after each read
 };
 
 class WeightStore {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "runtime/error.h"
@@ -54,15 +55,37 @@ void clear_socket_path(const std::string& path) {
     ::unlink(path.c_str());
 }
 
+// httplib's, which can also take over a socket that listens already.
+class Listener : public httplib::Server {
+  public:
+    void adopt(int fd) {
+        set_idle_interval(1, 0);  // how soon let_go() is noticed
+        svr_sock_ = fd;
+    }
+    // In place of stop(), which shuts the socket down: that would end it for the service manager too, who keeps it for the next
+    // of us. The loop meets a socket that nobody can accept from, closes it and ends.
+    void let_go() { svr_sock_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+};
+
+bool is_unix_socket(int fd) {
+    sockaddr_storage address = {};
+    socklen_t size = sizeof address;
+    return ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 && address.ss_family == AF_UNIX;
+}
+
 }  // namespace
 
 struct HttpServer::Parts {
-    explicit Parts(const ServerOptions& o) : options(o) {}
+    explicit Parts(const ServerOptions& o)
+        : options(o), local(o.socket >= 0 ? is_unix_socket(o.socket) : !o.unix_socket.empty()), keys(o.api_keys) {}
 
     ServerOptions options;
+    const bool local;  // at a Unix socket: the Host header says nothing there
+    mutable std::mutex keys_mutex;
+    std::vector<std::string> keys;
     int port = 0;
     std::atomic<const ModelService*> service{nullptr};
-    httplib::Server server;
+    Listener server;
     std::thread listener;
     std::atomic<bool> ended{false};  // the listener's loop
 
@@ -73,6 +96,7 @@ struct HttpServer::Parts {
 };
 
 void HttpServer::Parts::bind() {
+    if (options.socket >= 0) return server.adopt(options.socket);
     // Not SO_REUSEPORT, which httplib sets by itself: two servers would share a port without a word.
     server.set_socket_options([](int fd) {
         const int on = 1;
@@ -98,14 +122,15 @@ void HttpServer::Parts::bind() {
 bool HttpServer::Parts::admit(const Request& request, Response& response) const {
     const std::string host = request.get_header_value("Host"), origin = request.get_header_value("Origin");
     try {
-        if (options.unix_socket.empty() && !host_allowed(host, options.allowed_hosts)) {
+        if (!local && !host_allowed(host, options.allowed_hosts)) {
             throw ApiError(403, "the Host header names a host that this server does not answer for (--allow-host)");
         }
         if (!origin_allowed(origin, host, options.cors_origin)) {
             throw ApiError(403, "web pages of other origins may not use this server (--cors)");
         }
         if (request.method == "OPTIONS" || request.path == "/health") return true;
-        if (!key_allowed(request.get_header_value("Authorization"), options.api_keys)) {
+        const std::lock_guard lock(keys_mutex);
+        if (!key_allowed(request.get_header_value("Authorization"), keys)) {
             throw ApiError(401, "this server asks for an API key: Authorization: Bearer KEY", {}, "invalid_api_key");
         }
         return true;
@@ -173,14 +198,15 @@ HttpServer::HttpServer(const ServerOptions& options) : parts_(std::make_unique<P
     server.set_read_timeout(static_cast<time_t>(options.timeout_s));
     server.set_write_timeout(static_cast<time_t>(options.timeout_s));
     server.set_payload_max_length(options.max_body_bytes);
-    server.set_tcp_nodelay(options.unix_socket.empty());
+    server.set_tcp_nodelay(!parts_->local);
     parts_->add_routes();
     parts_->bind();
 }
 
 HttpServer::~HttpServer() {
     stop();
-    if (!parts_->options.unix_socket.empty()) ::unlink(parts_->options.unix_socket.c_str());
+    if (parts_->options.socket >= 0) ::close(parts_->options.socket);
+    else if (!parts_->options.unix_socket.empty()) ::unlink(parts_->options.unix_socket.c_str());
 }
 
 void HttpServer::start() {
@@ -190,17 +216,24 @@ void HttpServer::start() {
     });
 }
 
+void HttpServer::set_api_keys(std::vector<std::string> keys) {
+    const std::lock_guard lock(parts_->keys_mutex);
+    parts_->keys = std::move(keys);
+}
+
 void HttpServer::attach(const ModelService& service) { parts_->service.store(&service, std::memory_order_release); }
 
 void HttpServer::stop() {
     if (!parts_->listener.joinable()) return;
     // httplib's stop() does nothing before its loop has begun.
     while (!parts_->server.is_running() && !parts_->ended) std::this_thread::yield();
-    parts_->server.stop();
+    if (parts_->options.socket >= 0) parts_->server.let_go();
+    else parts_->server.stop();
     parts_->listener.join();
 }
 
 std::string HttpServer::address() const {
+    if (parts_->options.socket >= 0) return "the service manager's socket";
     if (!parts_->options.unix_socket.empty()) return "unix:" + parts_->options.unix_socket;
     const std::string& host = parts_->options.host;
     return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(parts_->port);

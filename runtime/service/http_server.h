@@ -20,6 +20,7 @@ struct ServerOptions {
     std::string host = "127.0.0.1";
     int port = 8080;                         // 0: any that is free
     std::string unix_socket;                 // instead of the two
+    int socket = -1;                         // instead of all three: it listens already, and is the server's to close
     std::vector<std::string> api_keys;       // none: nobody is asked for one
     std::vector<std::string> allowed_hosts;  // names in the Host header besides localhost and addresses
     std::string cors_origin;                 // of web pages that may use it; empty: none but its own
@@ -38,9 +39,11 @@ class HttpServer {
     void start();
     // The model can be used from now on. The service must outlive stop().
     void attach(const ModelService& service);
+    // Any thread: who may use it from now on.
+    void set_api_keys(std::vector<std::string> keys);
     // No more connections; answers under way are cut off. Drain the scheduler first.
     void stop();
-    // "http://127.0.0.1:8080", or "unix:PATH".
+    // "http://127.0.0.1:8080", "unix:PATH", or "the service manager's socket".
     std::string address() const;
 
   private:

@@ -57,8 +57,8 @@ size_t SchedulerStats::busy_slots() const {
 }
 
 Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches,
-                     size_t max_queue)
-    : forward_(forward), store_(store), tokenizer_(tokenizer), context_(caches.front()->capacity()), max_queue_(max_queue),
+                     size_t max_queue, RestHook rest)
+    : forward_(forward), store_(store), tokenizer_(tokenizer), context_(caches.front()->capacity()), max_queue_(max_queue), rest_(std::move(rest)),
       prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())) {
     for (KvCache* const cache : caches) {
         Slot& slot = slots_.emplace_back();
@@ -119,11 +119,8 @@ SchedulerStats Scheduler::stats() const {
 
 void Scheduler::loop(std::stop_token stop) {
     for (;;) {
-        {
-            std::unique_lock lock(mutex_);
-            const bool working = std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.work != nullptr; });
-            if (!working) wanted_.wait(lock, [&] { return !queue_.empty() || stop.stop_requested(); });
-        }
+        turns_.fetch_add(1, std::memory_order_relaxed);
+        if (std::none_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.work != nullptr; })) wait_for_work(stop);
         if (stop.stop_requested()) break;
         admit();
         drop_cancelled();
@@ -133,6 +130,21 @@ void Scheduler::loop(std::stop_token stop) {
     const std::lock_guard lock(mutex_);
     for (const auto& work : queue_) work->end(FinishReason::kInterrupted, "the server is shutting down");
     queue_.clear();
+}
+
+void Scheduler::wait_for_work(const std::stop_token& stop) {
+    const auto asked = [&] { return !queue_.empty() || stop.stop_requested(); };
+    std::unique_lock lock(mutex_);
+    if (!rest_.change) return wanted_.wait(lock, asked);
+    if (wanted_.wait_for(lock, rest_.after, asked)) return;
+    lock.unlock();
+    rest_.change(true);
+    store_looked_at_ = {};
+    publish();
+    lock.lock();
+    wanted_.wait(lock, asked);
+    lock.unlock();
+    rest_.change(false);
 }
 
 // The queue's first requests go to the slots that are free.

@@ -13,9 +13,12 @@
 // Threads: submit(), stats() and drain() may be called from any thread. The scheduler's own thread owns the Forward.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -62,10 +65,17 @@ struct SchedulerStats {
     size_t busy_slots() const;
 };
 
+// Told by the scheduler's thread when there has been no request for so long, and again before the next one begins.
+struct RestHook {
+    std::chrono::milliseconds after{0};
+    std::function<void(bool rests)> change;  // empty: nobody is told
+};
+
 class Scheduler {
   public:
     // All references must outlive it; the caches are the slots. At most max_queue requests wait.
-    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches, size_t max_queue);
+    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches,
+              size_t max_queue, RestHook rest = {});
     // Ends what is under way, as cancelled.
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
@@ -78,6 +88,8 @@ class Scheduler {
     bool drain(std::chrono::milliseconds patience);
 
     SchedulerStats stats() const;
+    // Any thread: counts what is done for requests. Where there are some and this stands still, they are stuck.
+    uint64_t moves() const noexcept { return turns_.load(std::memory_order_relaxed) + forward_.layers_walked(); }
     size_t context() const { return context_; }
 
   private:
@@ -94,6 +106,7 @@ class Scheduler {
     };
 
     void loop(std::stop_token stop);
+    void wait_for_work(const std::stop_token& stop);
     void admit();
     void start(Slot& slot, std::shared_ptr<Generation> work);
     Slot& best_slot(const std::vector<TokenId>& prompt);
@@ -111,6 +124,8 @@ class Scheduler {
     const Tokenizer& tokenizer_;
     const size_t context_;
     const size_t max_queue_;
+    const RestHook rest_;
+    std::atomic<uint64_t> turns_{0};
 
     // The scheduler's thread alone.
     std::vector<Slot> slots_;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <random>
 
 #include "runtime/error.h"
@@ -27,14 +29,14 @@ TinyShape shape() {
 
 // An engine with slots, and a scheduler over it.
 struct Service {
-    explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64)
+    explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64, RestHook rest = {})
         : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)) {
         std::vector<KvCache*> all;
         for (size_t i = 0; i < slots; ++i) {
             caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx, n_ctx));
             all.push_back(caches.back().get());
         }
-        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, all, max_queue);
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, all, max_queue, std::move(rest));
     }
     static EngineOptions options(size_t n_ctx, size_t max_batch, size_t slots) {
         EngineOptions made;
@@ -228,6 +230,33 @@ TEST(Scheduler, ABrokenPassFailsItsRequestsAndNotTheService) {
     EXPECT_NE(failed->outcome().error.find("5000"), std::string::npos);
     EXPECT_EQ(read_all(*service.scheduler->submit(request(5, 5, 1))).size(), 5u);
     EXPECT_EQ(service.scheduler->stats().failed, 1u);
+}
+
+TEST(Scheduler, SaysWhenItRestsAndMovesWhenItWorks) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<bool> told;
+    Service service(1, 8, 600, 64, {5ms, [&](bool rests) {
+                                        const std::lock_guard lock(mutex);
+                                        told.push_back(rests);
+                                        changed.notify_all();
+                                    }});
+    for (size_t turn = 1; turn <= 2; ++turn) {
+        std::unique_lock lock(mutex);
+        ASSERT_TRUE(changed.wait_for(lock, kLong, [&] { return told.size() == 2 * turn - 1; }));
+        EXPECT_TRUE(told.back());
+        lock.unlock();
+        const uint64_t moves = service.scheduler->moves();
+        auto work = service.scheduler->submit(request(3, 4, 1));
+        GeneratedToken token;
+        EXPECT_EQ(work->next(&token, kLong), Generation::Next::kToken);
+        lock.lock();
+        EXPECT_GE(told.size(), 2 * turn) << "it is told before the work begins";
+        EXPECT_FALSE(told[2 * turn - 1]);
+        lock.unlock();
+        EXPECT_EQ(read_all(*work).size(), 3u);
+        EXPECT_GT(service.scheduler->moves(), moves);
+    }
 }
 
 }  // namespace
