@@ -1,0 +1,188 @@
+// The `weir-sched` program: looks at tables of sensitivities and makes plans from them, without a model.
+#include <CLI/CLI.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "schedtool/pareto.h"
+#include "schedtool/plan.h"
+#include "schedtool/sensitivity.h"
+
+namespace {
+
+using namespace weir::sched;
+
+struct UsageError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+std::string read_file(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    if (!in) throw std::runtime_error(path + ": cannot be read");
+    return text;
+}
+
+Sensitivity read_table(const std::string& path) { return read_sensitivity(read_file(path), path); }
+
+double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// From a millionth of a nat, a blank, to a whole one.
+char shade(double kl) {
+    constexpr char kShades[] = " .:-=+*#%@";
+    constexpr int kMost = sizeof kShades - 2;
+    return kl <= 1e-6 ? kShades[0]
+                      : kShades[std::min(kMost, static_cast<int>(std::ceil((std::log10(kl) + 6) * kMost / 6)))];
+}
+
+int show(const std::string& path, const std::string& plan_path) {
+    const Sensitivity table = read_table(path);
+    const size_t n_layers = table.n_layers();
+    Plan plan;
+    if (!plan_path.empty()) plan = read_plan(read_file(plan_path), n_layers, plan_path);
+    std::printf(
+        "KL divergence with one shard at 2, 3, 4, 6 bits, in nats: blank below 1e-6, then . : - = + * # %% @ up to "
+        "1%s\n",
+        plan.levels.empty() ? "" : "; behind it the plan's bits");
+    std::printf("%9s", "");
+    for (const char* const module : kModuleNames) std::printf("  %-*s", plan.levels.empty() ? 7 : 8, module);
+    std::printf("\n");
+    const auto cell = [&](size_t shard) {
+        std::string text;
+        for (size_t l = 0; l < kHighest; ++l) text += shade(table.shards[shard].kl[l]);
+        if (!plan.levels.empty()) text += " " + std::to_string(plan.levels[shard]);
+        std::printf("  [%s]%s", text.c_str(), plan.levels.empty() ? " " : "");
+    };
+    for (size_t layer = 0; layer < n_layers; ++layer) {
+        std::printf("layer %3zu", layer);
+        for (size_t m = 0; m < kModules; ++m) cell(layer * kModules + m);
+        std::printf("\n");
+    }
+    std::printf("head     ");
+    cell(head_of(n_layers));
+    std::printf("\n%zu windows of %zu tokens\n", table.windows, table.window_tokens);
+    for (const uint8_t level : kLevels) {
+        const RatedPlan all = rate(table, uniform_plan(n_layers, level));
+        std::printf("%d bits everywhere: %.1f MiB a token, predicted KL %.6f\n", level, mib(all.bytes), all.kl);
+    }
+    if (plan.levels.empty()) return 0;
+    const RatedPlan rated = rate(table, plan);
+    std::printf("the plan: %.1f MiB a token, predicted KL %.6f\n", mib(rated.bytes), rated.kl);
+    return 0;
+}
+
+int list(const std::string& path) {
+    const Sensitivity table = read_table(path);
+    std::printf("%6s  %12s  %10s  changed\n", "plan", "bytes", "KL");
+    size_t n = 0;
+    Plan before;
+    for (const RatedPlan& rated : pareto_list(table)) {
+        std::string changed = "8 bits everywhere";
+        for (size_t s = 0; n > 0 && s < rated.plan.levels.size(); ++s)
+            if (rated.plan.levels[s] != before.levels[s])
+                changed = shard_name(s, table.n_layers()) + " to " + std::to_string(rated.plan.levels[s]);
+        std::printf("%6zu  %12llu  %10.6f  %s\n", n++, static_cast<unsigned long long>(rated.bytes), rated.kl,
+                    changed.c_str());
+        before = rated.plan;
+    }
+    return 0;
+}
+
+struct PlanOptions {
+    std::string table;
+    unsigned long long bytes = 0;
+    int level = 0;
+    int prior = -1;
+};
+
+int plan(const PlanOptions& o) {
+    if ((o.bytes != 0) + (o.level != 0) + (o.prior >= 0) != 1)
+        throw UsageError("one of --bytes, --like and --prior says which plan is meant");
+    const Sensitivity table = read_table(o.table);
+    RatedPlan rated;
+    if (o.prior >= 0) {
+        const std::vector<Plan> priors = static_priors(table.n_layers());
+        if (static_cast<size_t>(o.prior) >= priors.size())
+            throw UsageError("--prior takes 0 to " + std::to_string(priors.size() - 1));
+        rated = rate(table, priors[static_cast<size_t>(o.prior)]);
+    } else {
+        const uint64_t bytes = o.level != 0 ? rate(table, uniform_plan(table.n_layers(), o.level)).bytes : o.bytes;
+        rated = best_within(table, bytes);
+        if (rated.bytes > bytes)
+            throw std::runtime_error("the coarsest plan takes " + std::to_string(rated.bytes) + " bytes a token, and " +
+                                     std::to_string(bytes) + " are allowed");
+    }
+    std::printf("%s\n", plan_json(rated.plan).c_str());
+    std::fprintf(stderr, "weir-sched: %llu bytes a token, predicted KL %.6f\n",
+                 static_cast<unsigned long long>(rated.bytes), rated.kl);
+    return 0;
+}
+
+int check(const std::string& path) {
+    const Sensitivity table = read_table(path);
+    size_t noisy = 0;
+    for (const ShardCost& cost : table.shards)
+        for (size_t l = 0; l < kHighest; ++l) noisy += cost.kl[l] < cost.kl[l + 1];
+    std::printf(
+        "%s: %zu layers, %zu windows of %zu tokens, of which %zu compared; %zu of %zu levels cost less than the level "
+        "above (noise: more windows help)\n",
+        path.c_str(), table.n_layers(), table.windows, table.window_tokens, table.scored_tokens, noisy,
+        table.shards.size() * kHighest);
+    if (table.windows == 0) throw std::runtime_error(path + ": holds no window yet; weir calibrate goes on with it");
+    return 0;
+}
+
+int run(int argc, char** argv) {
+    CLI::App app("Looks at what bits cost, and plans which to read.", "weir-sched");
+    app.require_subcommand(1);
+    std::string table, plan_path;
+    PlanOptions options;
+    const auto with_table = [&](const char* name, const char* what, std::string* to) {
+        CLI::App* const command = app.add_subcommand(name, what);
+        command->add_option("table", *to, "made by weir calibrate")->required()->type_name("TABLE");
+        return command;
+    };
+    CLI::App* const shows = with_table("show", "a heat map of layers, modules and levels", &table);
+    shows->add_option("--plan", plan_path, "and the bits of this plan")->type_name("FILE");
+    CLI::App* const lists = with_table("list", "the plans that no other beats, finest first", &table);
+    CLI::App* const plans =
+        with_table("plan", "write the best plan within some bytes, for weir run --precision-plan", &options.table);
+    plans->add_option("--bytes", options.bytes, "that a token may read")->check(CLI::Range(1ull, 1ull << 50));
+    plans->add_option("--like", options.level, "as many as this many bits everywhere take")
+        ->check(CLI::IsMember({2, 3, 4, 6, 8}));
+    plans->add_option("--prior", options.prior, "the plan of usual practice, by its number from 0, finest first")
+        ->check(CLI::Range(0, 99));
+    CLI::App* const checks = with_table("check", "whether a file is a table, and how good", &table);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& success) {
+        return app.exit(success);
+    } catch (const CLI::ParseError& error) {
+        throw UsageError(std::string(error.what()) + " (--help says more)");
+    }
+    if (shows->parsed()) return show(table, plan_path);
+    if (lists->parsed()) return list(table);
+    if (plans->parsed()) return plan(options);
+    return checks->parsed() ? check(table) : 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        const int status = run(argc, argv);
+        return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? status : 1;
+    } catch (const UsageError& error) {
+        std::fprintf(stderr, "weir-sched: %s\n", error.what());
+        return 2;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "weir-sched: %s\n", error.what());
+        return 1;
+    }
+}
