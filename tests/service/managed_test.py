@@ -2,12 +2,13 @@
 """Runs `weir serve` as a service manager would: notify socket, watchdog, a socket handed over, signals; and with options from
 a file and the environment. Prints TAP, one line per check.
 
-usage: managed_test.py WEIR EXAMPLE_CONFIG"""
+usage: managed_test.py WEIR EXAMPLE_CONFIG DASHBOARD"""
 import ctypes
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -230,6 +231,25 @@ def severity(t, _):
           'errors are marked where the journal reads them', (plain, lines))
 
 
+def metrics(t, dashboard):
+    process = t.serve(t.model, '--unix-socket', t.path('socket'), '-c', '64', '--parallel', '1')
+    end = time.monotonic() + 60
+    while time.monotonic() < end and 'ready after' not in t.log(process):
+        time.sleep(0.02)
+    text = ask(UnixConnection(t.path('socket')), '/metrics')[1]
+    t.end(process)
+    with open(dashboard) as file:
+        panels = json.load(file)['panels']
+    used = {name for panel in panels for target in panel['targets'] for name in re.findall(r'weir_\w+', target['expr'])}
+    had = set(re.findall(r'^# TYPE (\w+)', text, re.M))
+    t.say(len(used) > 10 and used <= had, "the dashboard's metrics are there", used - had)
+    if not shutil.which('promtool'):
+        t.say(True, 'promtool check metrics # SKIP it is not here')
+        return
+    done = subprocess.run(['promtool', 'check', 'metrics'], input=text, capture_output=True, text=True, check=False)
+    t.say(done.returncode == 0 and not done.stdout + done.stderr, 'promtool check metrics has nothing to say', done.stdout + done.stderr)
+
+
 def configuration(t, example):
     def show(*options, env=None, config=None):
         path = [] if config is None else ['--config', t.path('weir.toml', config)]
@@ -276,7 +296,7 @@ def configuration(t, example):
 
 
 def main():
-    weir, example = sys.argv[1:3]
+    weir, example, dashboard = sys.argv[1:4]
     with tempfile.TemporaryDirectory() as folder:
         t = Checks(os.path.abspath(weir), folder)
         manager = Manager(folder)
@@ -286,6 +306,7 @@ def main():
                     check(t, manager)
                 except Exception as error:  # the test goes on: what follows may say why
                     t.say(False, check.__name__, repr(error))
+            metrics(t, dashboard)
             configuration(t, example)
         finally:
             for process in t.running:
