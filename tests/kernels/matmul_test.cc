@@ -42,6 +42,14 @@ class Matmul : public testing::TestWithParam<Param> {
         set().matmul(type().type, form(), w.data(), c.rows, c.k, x.data(), x_bytes, c.tokens, y.data(),
                      y_stride);
 
+        std::vector<std::vector<double>> values;
+        std::vector<double> magnitudes;
+        for (size_t t = 0; t < c.tokens; ++t) {
+            values.push_back(unpack_activations(form(), packed.data() + t * x_bytes, c.k));
+            double magnitude = 0;
+            for (const double v : values.back()) magnitude += std::fabs(v);
+            magnitudes.push_back(magnitude);
+        }
         std::vector<float> row(c.k);
         for (size_t r = 0; r < c.rows; ++r) {
             scalar_set().dequantize(type().type, weights.data() + r * row_bytes(type().type, c.k), row.data(),
@@ -49,14 +57,10 @@ class Matmul : public testing::TestWithParam<Param> {
             float largest = 0;
             for (const float v : row) largest = std::max(largest, std::fabs(v));
             for (size_t t = 0; t < c.tokens; ++t) {
-                const std::vector<double> values =
-                    unpack_activations(form(), packed.data() + t * x_bytes, c.k);
-                double want = 0, magnitude = 0;
-                for (size_t i = 0; i < c.k; ++i) {
-                    want += static_cast<double>(row[i]) * values[i];
-                    magnitude += std::fabs(values[i]);
-                }
-                const double allowed = 1e-6 * static_cast<double>(largest) * magnitude + 1e-37;
+                const double* const x_of_t = values[t].data();
+                double want = 0;
+                for (size_t i = 0; i < c.k; ++i) want += static_cast<double>(row[i]) * x_of_t[i];
+                const double allowed = 1e-6 * static_cast<double>(largest) * magnitudes[t] + 1e-37;
                 ASSERT_NEAR(static_cast<double>(y[t * y_stride + r]), want, allowed)
                     << "k=" << c.k << " row " << r << " of " << c.rows << " token " << t << " of "
                     << c.tokens;

@@ -27,14 +27,19 @@ class Nested : public testing::TestWithParam<Param> {
         const std::vector<std::byte> plain = pack(scalar_set(), a, x, w.k(), tokens);
         const Guarded<std::byte> packed(plain);
         const std::vector<float> y = multiply(w.view(level()), a, w.rows(), w.k(), packed.get(), tokens);
+        std::vector<std::vector<double>> in;
         for (size_t t = 0; t < tokens; ++t) {
-            const std::vector<double> in = unpack_activations(a, plain.data() + t * activation_bytes(a, w.k()), w.k());
-            for (size_t r = 0; r < w.rows(); ++r) {
+            in.push_back(unpack_activations(a, plain.data() + t * activation_bytes(a, w.k()), w.k()));
+        }
+        std::vector<double> weights(w.k());
+        for (size_t r = 0; r < w.rows(); ++r) {
+            for (size_t i = 0; i < w.k(); ++i) weights[i] = w.weight(level(), r, i);
+            for (size_t t = 0; t < tokens; ++t) {
+                const double* const x_of_t = in[t].data();
                 double want = 0, size = 0;
                 for (size_t i = 0; i < w.k(); ++i) {
-                    const double weight = w.weight(level(), r, i);
-                    want += weight * in[i];
-                    size += (std::fabs(weight) + 0.1) * std::fabs(in[i]);  // a min may cancel most of a weight
+                    want += weights[i] * x_of_t[i];
+                    size += (std::fabs(weights[i]) + 0.1) * std::fabs(x_of_t[i]);  // a min may cancel most of a weight
                 }
                 ASSERT_NEAR(static_cast<double>(y[t * w.rows() + r]), want, 1e-5 * size + 1e-6)
                     << "k=" << w.k() << " row " << r << " token " << t << " of " << tokens << ' ' << name_of(a);
@@ -117,7 +122,7 @@ TEST_P(Nested, OutputsDoNotDependOnTheTile) {
                 }
             };
             for (size_t tokens = 1; tokens <= 9; ++tokens) compare(tokens % 5, 1 + tokens, tokens % 3, tokens);
-            for (const size_t tokens : {16, 17, 63, 130}) compare(0, kRows, 0, tokens);
+            for (const size_t tokens : {17, 130}) compare(0, kRows, 0, tokens);
         }
     }
 }
