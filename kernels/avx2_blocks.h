@@ -7,7 +7,7 @@
 //   groups(s)        types with groups of 16 (kGroups): d, the integer scales of the groups in order, and minima of the
 //                    cells' low and high halves. A weight is d * group scale * code + min.
 //
-// Each costs the compiler a second for every place that it is inlined into: few are (dot_of_one()), everything else goes on
+// Each costs the compiler a second for every place that it is inlined into: few are (dots_of()), everything else goes on
 // from Unpacked, which knows no type.
 //
 // Everything lives in an unnamed namespace: objects built with -mavx2 must not export an inline function, or

@@ -276,14 +276,15 @@ void multiply_many(const Source& w, size_t rows, const char* x, size_t x_stride_
     }
 }
 
-// What a token alone is computed by: the types that most files are made of unpack in registers.
+// What few tokens are computed by: the types that most files are made of unpack in registers.
 template <class W, class I, class X>
-constexpr Dot dot_of_one() {
+constexpr Dots dots_of() {
     constexpr bool kOwnPath = kIsAnyOf<W, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>;
     if constexpr (kOwnPath) {
-        return dot<W, I, X>;
+        return {dot<W, I, X, 1>, dot<W, I, X, 2>, dot<W, I, X, 4>};
     } else {
-        return dot_unpacked<ReadyOf<W>, I, X, 1>;
+        using R = ReadyOf<W>;
+        return {dot_unpacked<R, I, X, 1>, dot_unpacked<R, I, X, 2>, dot_unpacked<R, I, X, 4>};
     }
 }
 
@@ -294,7 +295,7 @@ void multiply_in(Type type, const Source& w, size_t rows, const char* x, size_t 
         using R = ReadyOf<W>;
         if (tokens >= kTileTokens) return multiply_many<R, I, X>(w, rows, x, x_stride_bytes, tokens, y, y_stride);
         const Tokens few{x, x_stride_bytes, w.supers()};
-        multiply_few<R, I, X>(dot_of_one<W, I, X>(), w, rows, few, tokens, y, y_stride);
+        multiply_few(dots_of<W, I, X>(), w, rows, few, tokens, y, y_stride);
     });
 }
 

@@ -13,13 +13,7 @@ void unpack(const char* blocks, size_t cells, Unpacked& out) {
     const auto* at = reinterpret_cast<const Block*>(blocks);
     LastBlocks<Block> last;
     if (W::kBlocks != 1 && cells < kCellsPerSuper) at = last.fill(blocks, cells);
-    const Blocks<Block> s{at};
-    unpack_codes<W>(s, out);
-    if constexpr (W::kGroups) {
-        out.group = W::groups(s);
-    } else {
-        W::scales(s, out.scale, out.min);
-    }
+    unpack_whole<W>(Blocks<Block>{at}, out);
 }
 
 template <bool kSigned>

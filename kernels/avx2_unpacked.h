@@ -39,6 +39,16 @@ template <class W, class S>
     out.code[7] = W::template codes<3, 1>(s);
 }
 
+template <class W, class S>
+[[gnu::always_inline]] inline void unpack_whole(const S& s, Unpacked& out) {
+    unpack_codes<W>(s, out);
+    if constexpr (W::kGroups) {
+        out.group = W::groups(s);
+    } else {
+        W::scales(s, out.scale, out.min);
+    }
+}
+
 // What the parts that begin with Unpacked know of a type: a few classes, each with the largest code of all its types.
 template <int kLargestCode, bool kIsSigned, bool kHasGroups>
 struct Ready {
