@@ -9,7 +9,7 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
     libpcre2-dev libxxhash-dev libcpp-httplib-dev libtomlplusplus-dev
     prometheus-cpp-dev)
 # The last line makes and mounts the file systems of tests/cli/file_systems.py.
-weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2
+weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2 python3-jsonschema
     squashfs-tools e2fsprogs mount util-linux)
 
 # What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it. Without the service:

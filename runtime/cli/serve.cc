@@ -31,6 +31,7 @@
 #include "runtime/service/http_server.h"
 #include "runtime/service/scheduler.h"
 #include "runtime/service/service_manager.h"
+#include "runtime/service/token_trie.h"
 #include "runtime/service/watchdog_feeder.h"
 #include "runtime/severity.h"
 
@@ -211,6 +212,7 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     manager.status("loading " + o.run.model);
 
     const ModelFile opened(o.run.model, o.run.pre_tokenizer);
+    const TokenTrie trie(*opened.tokenizer);  // before the budget: it is in what the program has
     const size_t threads = o.run.threads != 0 ? o.run.threads : default_thread_count();
     const size_t context = choose_context(o.run, opened.config);
     std::string fallback;
@@ -220,7 +222,8 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     ModelShare share = {&opened, {std::min(o.run.batch, context), o.slots, context, threads}};
     share.level = chosen_level(o.run, opened.file);
     share.sequences = o.slots;
-    share.beside_bytes = o.server.threads * kBytesPerThread + kLargeBodies * kBodyCopies * o.server.max_body_bytes;
+    share.beside_bytes = o.server.threads * kBytesPerThread + kLargeBodies * (kBodyCopies * o.server.max_body_bytes + Grammar::most_bytes()) +
+                         o.slots * Constraint::most_bytes(opened.tokenizer->size());
     Budget budget;
     try {
         budget = choose_budget(o.run, store_options.mode, {&share, 1});
@@ -254,8 +257,8 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
 
     RestHook rest{std::chrono::seconds(o.idle_release_s), [&frames](bool rests) { frames.rest(rests); }};
     if (o.idle_release_s == 0 || o.run.store.mode != PagingMode::kUffd) rest = {};
-    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, caches, o.queue, std::move(rest));
-    ModelService service{scheduler, *opened.tokenizer, std::filesystem::path(o.run.model).stem().string(),
+    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, trie, caches, o.queue, std::move(rest));
+    ModelService service{scheduler, *opened.tokenizer, trie, std::filesystem::path(o.run.model).stem().string(),
                          static_cast<int64_t>(std::time(nullptr)), std::nullopt, {}, o.run.sampler, budget.ram,
                          properties_of(o, opened, budget, kernels.name, threads)};
     try {

@@ -19,14 +19,21 @@ double counter_noise(uint64_t seed, uint64_t position) {
     return static_cast<double>(split_mix(split_mix(seed) ^ position) >> 11) * 0x1p-53;
 }
 
-TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position) {
+TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position,
+                        std::span<const uint64_t> allowed) {
     const bool penalises = options_.repeat_penalty != 1.0f;
-    if (options_.temperature <= 0 && !penalises)
+    if (options_.temperature <= 0 && !penalises && allowed.empty())
         return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 
     candidates_.resize(logits.size());
     for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<TokenId>(i)};
     if (penalises) penalise(history);
+    if (!allowed.empty()) {
+        std::erase_if(candidates_, [&](const Candidate& c) {
+            const size_t id = static_cast<size_t>(c.id);
+            return id / 64 >= allowed.size() || (allowed[id / 64] >> (id % 64) & 1) == 0;
+        });
+    }
     const auto better = [](const Candidate& a, const Candidate& b) {
         return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     };

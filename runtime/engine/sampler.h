@@ -29,7 +29,9 @@ class Sampler {
     explicit Sampler(const SamplerOptions& options) : options_(options) {}
 
     // logits: [n_vocab], finite, at least one. history: prompt and answer so far. position: of the token to be drawn.
-    TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position);
+    // allowed: a bit for each token that may be drawn, at least one; none: all may.
+    TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position,
+                   std::span<const uint64_t> allowed = {});
 
   private:
     struct Candidate {

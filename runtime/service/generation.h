@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "runtime/engine/generate.h"
 #include "runtime/engine/sampler.h"
 #include "runtime/model/tokenizer.h"
+#include "runtime/service/grammar.h"
 
 namespace weir {
 
@@ -26,6 +28,7 @@ struct GenerationRequest {
     bool ignore_end = false;
     bool logprobs = false;     // of each token, and
     size_t top_logprobs = 0;   // of the likeliest ones in its place
+    std::shared_ptr<const Grammar> grammar;  // what the answer may be; none: anything
 };
 
 // The natural logarithm of a token's probability, by the model alone: before temperature and filters.

@@ -8,6 +8,8 @@
 #include "runtime/service/http_handlers.h"
 #include "runtime/service/openai_answer.h"
 #include "runtime/service/openai_request.h"
+#include "runtime/service/token_trie.h"
+#include "runtime/service/tool_calls.h"
 
 namespace weir {
 namespace {
@@ -23,6 +25,15 @@ std::shared_ptr<Generation> submit(const ModelService& service, std::vector<Toke
     request.ignore_end = options.ignore_end;
     request.logprobs = options.logprobs;
     request.top_logprobs = options.top_logprobs;
+    request.grammar = options.grammar;
+    if (request.grammar != nullptr) {
+        // What cannot be begun is told before anything is sent.
+        try {
+            Constraint(request.grammar, service.trie).mask();
+        } catch (const GrammarError& error) {
+            throw ApiError(400, error.what(), "response_format", "invalid_schema");
+        }
+    }
     try {
         return service.scheduler.submit(std::move(request));
     } catch (const Error& error) {
@@ -32,9 +43,10 @@ std::shared_ptr<Generation> submit(const ModelService& service, std::vector<Toke
 
 // One answer on its way to its client. Members in the order in which they depend on each other.
 struct Delivery {
-    Delivery(const ModelService& service, bool chat, const AnswerOptions& options, std::vector<TokenId> prompt)
+    Delivery(const ModelService& service, bool chat, const AnswerOptions& options, const ToolUse& tools, std::vector<TokenId> prompt)
         : service(service), answer(submit(service, std::move(prompt), options), service.tokenizer, options.stops),
-          format(chat, service.name, service.tokenizer, options.logprobs), usage(options.include_usage) {
+          format(chat, service.name, service.tokenizer, options.logprobs), usage(options.include_usage),
+          logprobs(options.logprobs), calls(tools) {
         service.deliveries.fetch_add(1, std::memory_order_relaxed);
     }
     ~Delivery() { service.deliveries.fetch_sub(1, std::memory_order_relaxed); }
@@ -45,8 +57,12 @@ struct Delivery {
     Answer answer;
     AnswerFormat format;
     const bool usage;
+    const bool logprobs;
+    ToolCallReader calls;
+    size_t called = 0;
     bool opened = false;
-    std::string text;                     // of a whole answer
+    std::string text;                     // of a whole answer, as what follows
+    std::vector<ToolCall> made;
     std::vector<GeneratedToken> tokens;
 
     // False: the client has gone, or nothing can be sent any more.
@@ -55,13 +71,26 @@ struct Delivery {
         Answer::Piece piece;
         switch (answer.next(&piece, kPatience)) {
             case Generation::Next::kNothing: return sink.is_writable();
-            case Generation::Next::kToken: return send(sink, format.chunk(piece, usage));
+            case Generation::Next::kToken: return send(sink, events(calls.add(piece.text), std::move(piece.tokens)));
             case Generation::Next::kEnd: break;
         }
         const std::string& error = answer.outcome().error;
-        const bool sent = send(sink, error.empty() ? format.closing(answer, usage) : "data: " + error_body(ApiError(500, error)) + "\n\n");
+        const std::string rest = events(calls.finish(), {});
+        const bool sent = send(sink, rest + (error.empty() ? format.closing(answer, called, usage) : "data: " + error_body(ApiError(500, error)) + "\n\n"));
         sink.done();
         return sent;
+    }
+
+    std::string events(ToolCallReader::Found found, std::vector<GeneratedToken> of) {
+        std::string made;
+        if (!found.text.empty() || (logprobs && !of.empty())) made = format.chunk({std::move(found.text), std::move(of)}, usage);
+        for (const ToolCall& call : found.calls) made += format.call(call, called++, usage);
+        return made;
+    }
+
+    void keep(ToolCallReader::Found found) {
+        text += found.text;
+        std::move(found.calls.begin(), found.calls.end(), std::back_inserter(made));
     }
 
     bool whole(httplib::DataSink& sink) {
@@ -69,14 +98,15 @@ struct Delivery {
         switch (answer.next(&piece, kPatience)) {
             case Generation::Next::kNothing: return sink.is_writable();
             case Generation::Next::kToken:
-                text += piece.text;
+                keep(calls.add(piece.text));
                 std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
                 return sink.is_writable();
             case Generation::Next::kEnd: break;
         }
         // The status has been sent; an answer that breaks off is cut off, which every client sees.
         if (!answer.outcome().error.empty()) return false;
-        const bool sent = send(sink, format.whole(text, tokens, answer));
+        keep(calls.finish());
+        const bool sent = send(sink, format.whole(text, made, tokens, answer));
         sink.done();
         return sent;
     }
@@ -86,8 +116,9 @@ struct Delivery {
     }
 };
 
-void deliver(const ModelService& service, bool chat, const AnswerOptions& options, std::vector<TokenId> prompt, httplib::Response& response) {
-    const auto delivery = std::make_shared<Delivery>(service, chat, options, std::move(prompt));
+void deliver(const ModelService& service, bool chat, const AnswerOptions& options, const ToolUse& tools, std::vector<TokenId> prompt,
+             httplib::Response& response) {
+    const auto delivery = std::make_shared<Delivery>(service, chat, options, tools, std::move(prompt));
     if (options.stream) {
         response.set_header("Cache-Control", "no-cache");
         response.set_header("X-Accel-Buffering", "no");  // nginx would keep the stream back
@@ -104,13 +135,17 @@ void deliver(const ModelService& service, bool chat, const AnswerOptions& option
 void serve_chat(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
     const ChatRequest asked = parse_chat_request(parse_body(request.body), service.sampler);
     if (!service.chat) throw ApiError(400, service.no_chat, "messages", "no_chat_template");
+    if (!asked.conversation.tools.empty() && !service.chat->takes_tools()) {
+        throw ApiError(400, "this model's chat template (" + std::string(service.chat->name()) + ") has no tools that are known here", "tools",
+                       "no_tools");
+    }
     std::string prompt;
     try {
         prompt = service.chat->render(asked.conversation, chat_marks(service.tokenizer));
     } catch (const Error& error) {
         throw ApiError(400, error.what(), "messages", "invalid_value");
     }
-    deliver(service, true, asked.options, encode_chat(service.tokenizer, prompt), response);
+    deliver(service, true, asked.options, asked.tools, encode_chat(service.tokenizer, prompt), response);
 }
 
 void serve_completion(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
@@ -127,7 +162,7 @@ void serve_completion(const ModelService& service, const httplib::Request& reque
         }
     }
     if (ids.empty()) throw ApiError(400, "the prompt is empty: nothing to continue", "prompt", "invalid_value");
-    deliver(service, false, asked.options, std::move(ids), response);
+    deliver(service, false, asked.options, {}, std::move(ids), response);
 }
 
 }  // namespace weir

@@ -18,6 +18,7 @@ namespace weir {
 struct ModelService {
     Scheduler& scheduler;
     const Tokenizer& tokenizer;
+    const TokenTrie& trie;
     std::string name;                   // as /v1/models has it
     int64_t created = 0;                // seconds since 1970
     std::optional<ChatTemplate> chat;

@@ -31,7 +31,10 @@ nlohmann::ordered_json timings_of(const Answer& answer) {
             {"predicted_per_second", o.decode_s > 0 && o.tokens > 1 ? (n - 1) / o.decode_s : 0}};
 }
 
-const char* finish_reason(const Answer& answer) { return answer.stopped() ? "stop" : "length"; }
+const char* finish_reason(const Answer& answer, size_t calls) {
+    if (!answer.stopped()) return "length";
+    return calls > 0 ? "tool_calls" : "stop";
+}
 
 const char* type_of(int status) {
     switch (status) {
@@ -106,16 +109,22 @@ AnswerFormat::Json AnswerFormat::logprobs_of(std::span<const GeneratedToken> tok
     return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-std::string AnswerFormat::whole(const std::string& text, std::span<const GeneratedToken> tokens, const Answer& answer) const {
+std::string AnswerFormat::whole(const std::string& text, std::span<const ToolCall> calls, std::span<const GeneratedToken> tokens,
+                                const Answer& answer) const {
     Json made = head(chat_ ? "message" : "text", false);
     Json& choice = made["choices"][0];
     if (chat_) {
         choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+        if (!calls.empty() && text.empty()) choice["message"]["content"] = nullptr;
+        for (const ToolCall& call : calls) {
+            choice["message"]["tool_calls"].push_back(
+                {{"id", random_id("call_")}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+        }
     } else {
         choice["text"] = text;
     }
     choice["logprobs"] = logprobs_of(tokens);
-    choice["finish_reason"] = finish_reason(answer);
+    choice["finish_reason"] = finish_reason(answer, calls.size());
     made["usage"] = usage_of(answer);
     made["timings"] = timings_of(answer);
     return dump(made);
@@ -145,10 +154,20 @@ std::string AnswerFormat::chunk(const Answer::Piece& piece, bool usage) const {
     return event(std::move(made), usage);
 }
 
-std::string AnswerFormat::closing(const Answer& answer, bool usage) const {
+std::string AnswerFormat::call(const ToolCall& call, size_t index, bool usage) const {
+    Json name = head("delta", true), arguments = name;
+    name["choices"][0]["delta"]["tool_calls"] = Json::array({{{"index", index},
+                                                              {"id", random_id("call_")},
+                                                              {"type", "function"},
+                                                              {"function", {{"name", call.name}, {"arguments", ""}}}}});
+    arguments["choices"][0]["delta"]["tool_calls"] = Json::array({{{"index", index}, {"function", {{"arguments", call.arguments}}}}});
+    return event(std::move(name), usage) + event(std::move(arguments), usage);
+}
+
+std::string AnswerFormat::closing(const Answer& answer, size_t calls, bool usage) const {
     Json made = head(chat_ ? "delta" : "text", true);
     if (!chat_) made["choices"][0]["text"] = "";
-    made["choices"][0]["finish_reason"] = finish_reason(answer);
+    made["choices"][0]["finish_reason"] = finish_reason(answer, calls);
     std::string events = event(std::move(made), usage);
     if (usage) {
         Json last = head(nullptr, true);

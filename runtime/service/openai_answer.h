@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/model/chat.h"
 #include "runtime/model/tokenizer.h"
 #include "runtime/service/answer.h"
 #include "runtime/service/api_error.h"
@@ -18,12 +19,15 @@ class AnswerFormat {
     AnswerFormat(bool chat, std::string model, const Tokenizer& tokenizer, bool logprobs);
 
     // One JSON object, of a whole answer.
-    std::string whole(const std::string& text, std::span<const GeneratedToken> tokens, const Answer& answer) const;
+    std::string whole(const std::string& text, std::span<const ToolCall> calls, std::span<const GeneratedToken> tokens,
+                      const Answer& answer) const;
 
     // Events of a stream. usage: the stream ends with it, and every chunk before has a null in its place.
     std::string opening(bool usage) const;
     std::string chunk(const Answer::Piece& piece, bool usage) const;
-    std::string closing(const Answer& answer, bool usage) const;
+    // A call, the number `index` of the answer: its name, then its arguments.
+    std::string call(const ToolCall& call, size_t index, bool usage) const;
+    std::string closing(const Answer& answer, size_t calls, bool usage) const;
 
   private:
     using Json = nlohmann::ordered_json;

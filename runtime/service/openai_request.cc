@@ -75,10 +75,6 @@ void refuse_unless_neutral(const ordered_json& body) {
         if (whole_number(body, field, 1, 1, 128) != 1) refuse(field, "must be 1: send several requests, they share the work");
     }
     if (const ordered_json* const bias = find(body, "logit_bias"); bias != nullptr && !bias->empty()) refuse("logit_bias", "is not supported");
-    if (const ordered_json* const format = find(body, "response_format")) {
-        const ordered_json* const type = format->is_object() ? find(*format, "type") : nullptr;
-        if (type == nullptr || *type != "text") refuse("response_format", "must be of the type \"text\"");
-    }
 }
 
 std::vector<std::string> parse_stops(const ordered_json& body) {
@@ -192,7 +188,6 @@ Conversation parse_conversation(const ordered_json& body) {
         if (!tools->is_array()) refuse("tools", "must be an array");
         const ordered_json* const choice = find(body, "tool_choice");
         const bool none = choice != nullptr && *choice == "none";
-        if (choice != nullptr && !none && *choice != "auto") refuse("tool_choice", "must be \"auto\" or \"none\"");
         for (const ordered_json& tool : *tools) {
             if (!tool.is_object()) refuse("tools", "must hold objects");
             if (!none) made.tools.push_back(python_json(tool));
@@ -206,7 +201,9 @@ Conversation parse_conversation(const ordered_json& body) {
 }
 
 ChatRequest parse_chat_request(const ordered_json& body, const SamplerOptions& defaults) {
-    ChatRequest request{parse_options(body, defaults), parse_conversation(body)};
+    ChatRequest request{parse_options(body, defaults), parse_conversation(body), parse_tool_use(body)};
+    request.options.grammar = asked_grammar(body, request.tools);
+    if (request.options.grammar != nullptr && request.options.ignore_end) refuse("ignore_eos", "has no meaning where the answer's form is given");
     request.options.logprobs = flag(body, "logprobs");
     request.options.top_logprobs = static_cast<size_t>(whole_number(body, "top_logprobs", 0, 0, kMostTopLogprobs));
     if (request.options.top_logprobs > 0 && !request.options.logprobs) refuse("top_logprobs", "has no meaning without \"logprobs\": true");
@@ -215,6 +212,7 @@ ChatRequest parse_chat_request(const ordered_json& body, const SamplerOptions& d
 
 CompletionRequest parse_completion_request(const ordered_json& body, const SamplerOptions& defaults) {
     CompletionRequest request{parse_options(body, defaults), {}};
+    request.options.grammar = asked_grammar(body, {});
     constexpr size_t kProtocolsDefault = 16;
     if (request.options.max_tokens == SIZE_MAX) request.options.max_tokens = kProtocolsDefault;
     if (find(body, "logprobs") != nullptr) {

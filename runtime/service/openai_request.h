@@ -4,6 +4,7 @@
 // Pure; any thread. Throws ApiError, which names the field.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +15,8 @@
 #include "runtime/engine/sampler.h"
 #include "runtime/model/chat.h"
 #include "runtime/model/tokenizer.h"
+#include "runtime/service/grammar.h"
+#include "runtime/service/openai_tools.h"
 
 namespace weir {
 
@@ -27,11 +30,13 @@ struct AnswerOptions {
     std::vector<std::string> stops;
     bool logprobs = false;
     size_t top_logprobs = 0;
+    std::shared_ptr<const Grammar> grammar;  // what the answer may be; none: anything
 };
 
 struct ChatRequest {
     AnswerOptions options;
     Conversation conversation;
+    ToolUse tools;
 };
 
 struct CompletionRequest {

@@ -56,9 +56,10 @@ size_t SchedulerStats::busy_slots() const {
     return static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [](const SlotInfo& s) { return s.state != SlotState::kIdle; }));
 }
 
-Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches,
-                     size_t max_queue, RestHook rest)
-    : forward_(forward), store_(store), tokenizer_(tokenizer), context_(caches.front()->capacity()), max_queue_(max_queue), rest_(std::move(rest)),
+Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
+                     std::vector<KvCache*> caches, size_t max_queue, RestHook rest)
+    : forward_(forward), store_(store), tokenizer_(tokenizer), trie_(trie), context_(caches.front()->capacity()), max_queue_(max_queue),
+      rest_(std::move(rest)),
       prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())) {
     for (KvCache* const cache : caches) {
         Slot& slot = slots_.emplace_back();
@@ -197,12 +198,18 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Generation> work) {
     slot.cache->set_length(kept);
     slot.history.assign(request.prompt.begin(), request.prompt.end());
     slot.sampler.emplace(request.sampler);
+    slot.constraint.reset();
     slot.generated = 0;
     slot.work = std::move(work);
     slot.work->started(kept);
     {
         const std::lock_guard lock(mutex_);
         stats_.cached_tokens += kept;
+    }
+    try {
+        if (request.grammar != nullptr) slot.constraint.emplace(request.grammar, trie_);
+    } catch (const GrammarError& error) {
+        return finish(slot, FinishReason::kInterrupted, error.what());
     }
     if (request.max_tokens == 0) finish(slot, FinishReason::kLimit);
 }
@@ -297,10 +304,21 @@ void Scheduler::after_pass(std::span<const float> logits) {
     }
 }
 
+TokenId Scheduler::draw(Slot& slot, std::span<const float> logits) {
+    if (!slot.constraint) return slot.sampler->sample(logits, slot.history, slot.history.size());
+    const TokenId id = slot.sampler->sample(logits, slot.history, slot.history.size(), slot.constraint->mask());
+    slot.constraint->took(id);
+    return id;
+}
+
 void Scheduler::sample(Slot& slot, std::span<const float> logits) {
     const GenerationRequest& request = slot.work->request();
     GeneratedToken token;
-    token.id = slot.sampler->sample(logits, slot.history, slot.history.size());
+    try {
+        token.id = draw(slot, logits);
+    } catch (const GrammarError& error) {
+        return finish(slot, FinishReason::kInterrupted, error.what());
+    }
     slot.history.push_back(token.id);
     ++slot.generated;
     {
@@ -310,6 +328,7 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
     if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
     if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
     slot.work->add(std::move(token));
+    if (slot.constraint && slot.constraint->complete()) return finish(slot, FinishReason::kEnd);
     if (slot.generated >= request.max_tokens) return finish(slot, FinishReason::kLimit);
     if (slot.ids.size() == context_) return finish(slot, FinishReason::kContext);
 }
@@ -326,6 +345,7 @@ void Scheduler::finish(Slot& slot, FinishReason reason, std::string error) {
     }
     slot.work->end(reason, std::move(error));
     slot.work.reset();
+    slot.constraint.reset();
     const std::lock_guard lock(mutex_);
     stats_.slots[static_cast<size_t>(&slot - slots_.data())].state = SlotState::kIdle;
     if (queue_.empty() && stats_.busy_slots() == 0) idle_.notify_all();

@@ -33,6 +33,7 @@
 #include "runtime/engine/sampler.h"
 #include "runtime/engine/weight_store.h"
 #include "runtime/service/generation.h"
+#include "runtime/service/token_trie.h"
 
 namespace weir {
 
@@ -74,8 +75,8 @@ struct RestHook {
 class Scheduler {
   public:
     // All references must outlive it; the caches are the slots. At most max_queue requests wait.
-    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, std::vector<KvCache*> caches,
-              size_t max_queue, RestHook rest = {});
+    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
+              std::vector<KvCache*> caches, size_t max_queue, RestHook rest = {});
     // Ends what is under way, as cancelled.
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
@@ -98,6 +99,7 @@ class Scheduler {
         std::vector<TokenId> ids;   // in the cache
         std::shared_ptr<Generation> work;  // none: idle
         std::optional<Sampler> sampler;
+        std::optional<Constraint> constraint;  // none: the answer is free
         std::vector<TokenId> history;  // prompt and answer
         size_t generated = 0;
         uint64_t last_used = 0;     // pass
@@ -115,6 +117,7 @@ class Scheduler {
     void took(double seconds, size_t prompt_tokens, bool decoding);
     void after_pass(std::span<const float> logits);
     void sample(Slot& slot, std::span<const float> logits);
+    TokenId draw(Slot& slot, std::span<const float> logits);
     void finish(Slot& slot, FinishReason reason, std::string error = {});
     void drop_cancelled();
     void publish();
@@ -122,6 +125,7 @@ class Scheduler {
     Forward& forward_;
     const WeightStore& store_;
     const Tokenizer& tokenizer_;
+    const TokenTrie& trie_;
     const size_t context_;
     const size_t max_queue_;
     const RestHook rest_;

@@ -4,8 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/service/api_error.h"
+#include "runtime/service/grammar_matcher.h"
 #include "runtime/service/http_guard.h"
 #include "runtime/service/openai_request.h"
+#include "runtime/service/tool_calls.h"
 
 namespace weir {
 namespace {
@@ -50,10 +52,17 @@ TEST(Request, RefusesWhatItCannotDoAndNamesTheField) {
     const std::pair<const char*, const char*> cases[] = {
         {R"(, "temperature": "hot")", "temperature"}, {R"(, "temperature": -1)", "temperature"}, {R"(, "top_k": 1.5)", "top_k"},
         {R"(, "n": 2)", "n"}, {R"(, "presence_penalty": 1)", "presence_penalty"}, {R"(, "logit_bias": {"1": 2})", "logit_bias"},
-        {R"(, "response_format": {"type": "json_object"})", "response_format"}, {R"(, "stop": [1])", "stop"}, {R"(, "stop": "")", "stop"},
+        {R"(, "response_format": {"type": "xml"})", "response_format"},
+        {R"(, "response_format": {"type": "json_schema"})", "response_format.json_schema.schema"},
+        {R"(, "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})", "response_format.json_schema.schema.not"},
+        {R"(, "response_format": {"type": "json_object"}, "ignore_eos": true)", "ignore_eos"}, {R"(, "stop": [1])", "stop"}, {R"(, "stop": "")", "stop"},
         {R"(, "max_tokens": 0)", "max_tokens"}, {R"(, "stream": 1)", "stream"}, {R"(, "stream_options": {})", "stream_options"},
         {R"(, "top_logprobs": 2)", "top_logprobs"}, {R"(, "logprobs": true, "top_logprobs": 21)", "top_logprobs"},
-        {R"(, "seed": 1.5)", "seed"}, {R"(, "tools": {})", "tools"}, {R"(, "tools": [], "tool_choice": "required")", "tool_choice"}};
+        {R"(, "seed": 1.5)", "seed"}, {R"(, "tools": {})", "tools"}, {R"(, "tools": [], "tool_choice": "required")", "tool_choice"},
+        {R"(, "tools": [{"type": "function", "function": {"name": "f\""}}])", "tools[0].function.name"}, {R"(, "tools": [{"name": "f"}])", "tools[0]"},
+        {R"(, "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": {"type": "function", "function": {"name": "g"}})", "tool_choice"},
+        {R"(, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"format": 1}}}], "tool_choice": "required")",
+         "tools[0].function.parameters.format"}};
     for (const auto& [more, field] : cases) {
         try {
             chat(more);
@@ -68,6 +77,68 @@ TEST(Request, RefusesWhatItCannotDoAndNamesTheField) {
     EXPECT_THROW(parse_completion_request(parse_body(R"({"prompt": ["a", "b"]})"), {}), ApiError);
     EXPECT_THROW(parse_completion_request(parse_body(R"({"prompt": [-1]})"), {}), ApiError);
     EXPECT_THROW(parse_completion_request(parse_body(R"({"prompt": "x", "echo": true})"), {}), ApiError);
+}
+
+constexpr const char* kTools = R"(, "tools": [{"type": "function", "function": {"name": "add", "parameters": {"type": "object",
+    "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}, {"type": "function", "function": {"name": "now"}}])";
+
+TEST(Tools, AnswersThatMustCallAreHeldToTheirForm) {
+    const std::string add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    const std::string now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    const auto allows = [](const std::string& more, const std::string& text) {
+        const ChatRequest r = chat(kTools + more);
+        if (r.options.grammar == nullptr) return true;
+        GrammarMatcher matcher(r.options.grammar);
+        return matcher.advance(text) && matcher.may_end();
+    };
+    EXPECT_EQ(chat(kTools).options.grammar, nullptr);
+    EXPECT_EQ(chat(kTools).tools.names, (std::vector<std::string>{"add", "now"}));
+    EXPECT_TRUE(chat(kTools + std::string(R"(, "tool_choice": "none")")).tools.names.empty());
+    const std::string required = R"(, "tool_choice": "required")", named = R"(, "tool_choice": {"type": "function", "function": {"name": "now"}})";
+    EXPECT_TRUE(allows(required, add));
+    EXPECT_TRUE(allows(required, add + "\n" + now));
+    EXPECT_FALSE(allows(required, "Hello"));
+    EXPECT_FALSE(allows(required, ""));
+    EXPECT_FALSE(allows(required + R"(, "parallel_tool_calls": false)", add + "\n" + now));
+    EXPECT_TRUE(allows(named, now));
+    EXPECT_FALSE(allows(named, add));
+    const std::string form = R"(, "response_format": {"type": "json_object"})";
+    EXPECT_TRUE(allows(form, now));
+    EXPECT_TRUE(allows(form, "{\"x\": 1}"));
+    EXPECT_FALSE(allows(form, "x"));
+}
+
+TEST(Tools, CallsAreReadFromTextHoweverItIsCut) {
+    const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>";
+    const struct {
+        std::string text, content;
+        size_t calls;
+    } cases[] = {{call, "", 1},
+                 {"Let me see.\n" + call, "Let me see.", 1},
+                 {call + "\n" + call + "\n", "", 2},
+                 {call + " and so", " and so", 1},
+                 {"a < b <tool", "a < b <tool", 0},
+                 {"<tool_call>{\"name\": \"sub\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"sub\", \"arguments\": {}}</tool_call>", 0},
+                 {"<tool_call>nothing</tool_call> x", "<tool_call>nothing</tool_call> x", 0},
+                 {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}", "", 1},
+                 {"<tool_call>{\"name\": \"add\", \"argum", "<tool_call>{\"name\": \"add\", \"argum", 0},
+                 {"  \n", "  \n", 0}};
+    for (const auto& c : cases) {
+        for (const size_t step : {1u, 3u, 7u, 1000u}) {
+            ToolCallReader reader({{"add"}, false, true});
+            std::string content;
+            std::vector<ToolCall> calls;
+            const auto keep = [&](ToolCallReader::Found found) {
+                content += found.text;
+                calls.insert(calls.end(), found.calls.begin(), found.calls.end());
+            };
+            for (size_t at = 0; at < c.text.size(); at += step) keep(reader.add(std::string_view(c.text).substr(at, step)));
+            keep(reader.finish());
+            EXPECT_EQ(content, c.content) << c.text << " by " << step;
+            ASSERT_EQ(calls.size(), c.calls) << c.text << " by " << step;
+            if (!calls.empty()) EXPECT_EQ(calls[0].arguments, "{\"a\": 1}");
+        }
+    }
 }
 
 TEST(Guard, HostsOriginsAndKeys) {

@@ -30,13 +30,13 @@ TinyShape shape() {
 // An engine with slots, and a scheduler over it.
 struct Service {
     explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64, RestHook rest = {})
-        : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)) {
+        : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)), trie(*tokenizer) {
         std::vector<KvCache*> all;
         for (size_t i = 0; i < slots; ++i) {
             caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx, n_ctx));
             all.push_back(caches.back().get());
         }
-        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, all, max_queue, std::move(rest));
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, max_queue, std::move(rest));
     }
     static EngineOptions options(size_t n_ctx, size_t max_batch, size_t slots) {
         EngineOptions made;
@@ -50,6 +50,7 @@ struct Service {
     TinyModelFile file;
     Engine engine;
     std::unique_ptr<Tokenizer> tokenizer;
+    TokenTrie trie;
     std::vector<std::unique_ptr<KvCache>> caches;
     std::unique_ptr<Scheduler> scheduler;
 };

@@ -17,6 +17,11 @@ import time
 
 QUESTION = {'messages': [{'role': 'user', 'content': 'What is the capital of France?'}], 'temperature': 0, 'max_tokens': 12}
 LONG = {'prompt': 'Once upon a time', 'max_tokens': 1500, 'ignore_eos': True, 'stream': True}
+TOOL = {'type': 'function', 'function': {'name': 'add', 'parameters': {
+    'type': 'object', 'properties': {'a': {'type': 'integer'}, 'b': {'type': 'integer'}}, 'required': ['a', 'b'], 'additionalProperties': False}}}
+CITY = {'type': 'object', 'properties': {'city': {'type': 'string', 'maxLength': 20}, 'size': {'enum': ['small', 'large']},
+                                         'tags': {'type': 'array', 'items': {'type': 'string', 'maxLength': 8}, 'minItems': 1, 'maxItems': 3}},
+        'required': ['city', 'size', 'tags']}
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -122,6 +127,44 @@ def batches(server, say):
     say(alone == together, 'answers are the same alone and together', [(a, b) for a, b in zip(alone, together) if a != b])
 
 
+def forms(server, say):
+    def is_city(text):
+        made = json.loads(text)
+        return (list(made) == ['city', 'size', 'tags'] and len(made['city']) <= 20 and made['size'] in ('small', 'large')
+                and 1 <= len(made['tags']) <= 3 and all(len(tag) <= 8 for tag in made['tags']))
+    form = {'type': 'json_schema', 'json_schema': {'name': 'city', 'schema': CITY}}
+    bodies = [{**QUESTION, 'max_tokens': 150, 'temperature': t, 'seed': i, 'response_format': form} for i, t in enumerate((0, 0.8, 1.5, 0.8))]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        made = [a[1]['choices'][0] for a in pool.map(lambda body: server.ask('/v1/chat/completions', body), bodies)]
+    say(all(is_city(c['message']['content']) and c['finish_reason'] == 'stop' for c in made), 'answers keep to their schema, several at once', made)
+    free = server.ask('/v1/completions', {'prompt': 'As JSON: ', 'max_tokens': 300, 'temperature': 0, 'response_format': {'type': 'json_object'}})[1]['choices'][0]
+    say(free['finish_reason'] == 'length' or isinstance(json.loads(free['text']), dict), 'or are objects', free)
+    status, answer = server.ask('/v1/chat/completions', {**QUESTION, 'response_format': {'type': 'json_schema', 'json_schema': {
+        'schema': {'properties': {'x': {'pattern': 'a'}}}}}})
+    say(status == 400 and answer['error']['param'].endswith('properties.x.pattern'), 'what cannot be had is named', answer)
+
+
+def tools(server, say):
+    ask = {'messages': [{'role': 'user', 'content': 'Add 2 and 3.'}], 'tools': [TOOL], 'temperature': 0, 'max_tokens': 100}
+    for what, choice in (('required', 'required'), ('named', {'type': 'function', 'function': {'name': 'add'}})):
+        answer = server.ask('/v1/chat/completions', {**ask, 'tool_choice': choice, 'parallel_tool_calls': False})[1]['choices'][0]
+        call = answer['message']['tool_calls'][0]
+        arguments = json.loads(call['function']['arguments'])
+        say(answer['finish_reason'] == 'tool_calls' and answer['message']['content'] is None and call['function']['name'] == 'add'
+            and call['id'].startswith('call_') and set(arguments) == {'a', 'b'}, f'a call that is {what}', answer)
+        events, last = server.stream('/v1/chat/completions', {**ask, 'tool_choice': choice, 'parallel_tool_calls': False})
+        deltas = [d for e in events for c in e['choices'] for d in c['delta'].get('tool_calls', [])]
+        say(deltas[0]['id'] and deltas[0]['function']['name'] == 'add' and events[-1]['choices'][0]['finish_reason'] == 'tool_calls'
+            and json.loads(''.join(d['function'].get('arguments', '') for d in deltas)) == arguments, 'and the same as a stream', events[-3:])
+    history = [*ask['messages'], {'role': 'assistant', 'content': None, 'tool_calls': [{**call}]},
+               {'role': 'tool', 'tool_call_id': call['id'], 'content': '5'}]
+    prompt = server.ask('/apply-template', {'messages': history, 'tools': [TOOL]})[1]['prompt']
+    say('<tools>' in prompt and '<tool_call>\n{"name": "add"' in prompt and '<tool_response>\n5\n</tool_response>' in prompt, 'calls and their results go back', prompt)
+    for choice in ('auto', 'none'):
+        status, answer = server.ask('/v1/chat/completions', {**ask, 'messages': history, 'tool_choice': choice})
+        say(status == 200 and answer['choices'][0]['finish_reason'] in ('stop', 'length', 'tool_calls'), f'tools that are {choice}', answer)
+
+
 def endpoints(server, say):
     say(server.ask('/health') == (200, {'status': 'ok'}), 'health')
     name = server.ask('/v1/models')[1]['data'][0]['id']
@@ -138,7 +181,7 @@ def endpoints(server, say):
 def errors(server, say):
     bad = [(b'{"messages": [', 400), (b'[]', 400), (b'', 400), (b'\xff\xfe', 400), (b'[' * 100000, 400), ({}, 400), ({'messages': []}, 400),
            ({'messages': [{'role': 'wizard', 'content': 'x'}]}, 400), ({**QUESTION, 'temperature': 'hot'}, 400), ({**QUESTION, 'n': 3}, 400),
-           ({**QUESTION, 'stop': ['']}, 400), ({**QUESTION, 'response_format': {'type': 'json_object'}}, 400),
+           ({**QUESTION, 'stop': ['']}, 400), ({**QUESTION, 'response_format': {'type': 'xml'}}, 400), ({**QUESTION, 'tools': [TOOL]}, 400),
            ({'messages': [{'role': 'user', 'content': 'word ' * 5000}]}, 400),
            ({'messages': [{'role': 'user', 'content': [{'type': 'image_url'}]}]}, 400), (b'"' + b'x' * (2 << 20) + b'"', 413)]
     wrong = []
@@ -218,12 +261,15 @@ def main():
             say(False, check.__name__, repr(error) + ' ' + ''.join(server.log[-3:]))
 
     server = Server(weir, model, '--parallel', '2', '--queue', '1')
-    for check in (answers, endpoints, errors, disconnects, overload):
+    for check in (answers, endpoints, forms, errors, disconnects, overload):
         run(check, server)
     run(drains, server)
     wide = Server(weir, model, '--parallel', '3')
     run(batches, wide)
     say(wide.stop() == 0, 'ends', wide.log[-3:])
+    tooled = Server(weir, model, '--chat-template', 'qwen')
+    run(tools, tooled)
+    say(tooled.stop() == 0, 'ends', tooled.log[-3:])
     with tempfile.TemporaryDirectory() as folder:
         keys = os.path.join(folder, 'keys')
         with open(keys, 'w') as out:
