@@ -1,6 +1,7 @@
 // The `weir-sched` program: looks at tables of sensitivities and makes plans from them, without a model.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>

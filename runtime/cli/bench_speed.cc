@@ -140,8 +140,8 @@ int bench_speed(const SpeedOptions& o) {
     report.kernels = kernels.name;
     report.batch = std::min(o.run.batch, *std::max_element(o.prompts.begin(), o.prompts.end()));
     report.head_elements = uint64_t{file.config.n_vocab} * file.config.dim;
-    const kernels::Level level = chosen_level(o.run, file.file);
-    const ModelMap map = build_model_map(file.file, file.config, pager::page_size(), false, level);
+    const std::vector<sched::Plan> plans = chosen_plans(o.run, file.file, file.config);
+    const ModelMap map = build_model_map(file.file, file.config, pager::page_size(), false, plans);
     report.weights_bytes = map.weights_bytes;
     for (const PlacedTensor& placed : map.tensors) {
         const GgufTensor& t = *placed.tensor;
@@ -149,6 +149,7 @@ int bench_speed(const SpeedOptions& o) {
         const bool experts = file.config.n_experts != 0 && t.dims[2] == file.config.n_experts;
         const uint64_t used = experts ? file.config.n_experts_used : 1, all = experts ? file.config.n_experts : 1;
         const uint64_t rows = placed.part != nullptr ? placed.part->rows : t.rows();
+        const auto level = static_cast<kernels::Level>(placed.part != nullptr ? plans.front().levels[placed.shard] : 8);
         const uint64_t bytes = placed.part != nullptr ? rows * kernels::level_row_bytes(level, t.dims[0]) : t.bytes;
         report.body_elements += rows * t.dims[0] / all * used;
         report.token_bytes += bytes / all * used;
@@ -167,7 +168,7 @@ int bench_speed(const SpeedOptions& o) {
         std::string fallback;
         const StoreOptions paging = chosen_paging(run, &fallback);
         ModelShare share = {&file, {report.batch, 1, context, threads}};
-        share.level = level;
+        share.plans = plans;
         choose_budget(run, paging.mode, {&share, 1});
         LoadedModel model(share, paging, run.kv_type, kernels, chosen_activations(run));
         report.paging = paging_mode_name(paging.mode);

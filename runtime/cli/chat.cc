@@ -227,7 +227,7 @@ int chat(const RunOptions& o) {
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
     ModelShare share = {&opened, {std::min(o.batch, context), 1, context, threads}};
-    share.level = chosen_level(o, opened.file);
+    share.plans = chosen_plans(o, opened.file, opened.config);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, chosen_kernels(), chosen_activations(o));
     const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, loaded.store.get());

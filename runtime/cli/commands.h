@@ -13,6 +13,7 @@ namespace weir {
 using Command = std::function<int()>;
 
 Command add_bench(CLI::App& app);
+Command add_calibrate(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_chat(CLI::App& app);
 Command add_doctor(CLI::App& app);

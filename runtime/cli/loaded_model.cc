@@ -36,11 +36,19 @@ StoreOptions chosen_paging(const RunOptions& o, std::string* fallback) {
     return store;
 }
 
-kernels::Level chosen_level(const RunOptions& o, const GgufFile& file) {
-    if (o.precision && file.native() == nullptr)
-        throw UsageError("--precision: " + file.path() + " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
-    return o.precision.value_or(kernels::Level::k8);
+std::vector<sched::Plan> chosen_plans(const RunOptions& o, const GgufFile& file, const ModelConfig& config) {
+    if (file.native() == nullptr) {
+        if (!o.precision && o.precision_plan.empty()) return {};
+        throw UsageError(std::string(o.precision ? "--precision: " : "--precision-plan: ") + file.path() +
+                         " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
+    }
+    if (o.precision == kAutoPrecision) throw UsageError("--precision auto is weir run's alone; give 8, 6, 4, 3 or 2");
+    if (o.precision_plan.empty()) return {sched::uniform_plan(config.n_layers, o.precision.value_or(8))};
+    if (o.precision) throw UsageError("--precision and --precision-plan together: give one");
+    return {sched::read_plan(read_text(o.precision_plan, "the plan"), config.n_layers, o.precision_plan)};
 }
+
+std::string sensitivity_path(const std::string& model) { return model + ".sensitivity.json"; }
 
 ModelFile::ModelFile(const std::string& path, const std::string& pre_tokenizer)
     : file(GgufFile::open(path)), config(read_config(file)), tokenizer(Tokenizer::from_gguf(file, pre_tokenizer)) {}
@@ -53,7 +61,7 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
     uint64_t walks = 0;  // of all models, in bytes
     for (ModelShare& m : models) {
         const ModelConfig& config = m.model->config;
-        const ModelMap map = build_model_map(m.model->file, config, pager::page_size(), false, m.level);
+        const ModelMap map = build_model_map(m.model->file, config, pager::page_size(), false, m.plans);
         const uint64_t kv_bytes =
             m.sequences * KvCache::bytes(config, o.kv_type, m.shape.n_ctx, m.shape.batch);
         BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, kv_bytes, ActivationBuffers::bytes(config, m.shape));
@@ -85,7 +93,7 @@ LoadedModel::LoadedModel(const ModelShare& share, StoreOptions store_options, Kv
     : store([&] {
           store_options.frame_bytes = share.frame_bytes;
           store_options.workers = share.shape.workers;
-          store_options.level = share.level;
+          store_options.plans = share.plans;
           return WeightStore::open(share.model->file, share.model->config, store_options);
       }()),
       model(bind_model(share.model->file, share.model->config, *store)),

@@ -43,11 +43,15 @@ struct ModelShare {
     uint64_t frame_bytes = 0;   // filled in: of the frames, by its weights
     size_t sequences = 1;       // each with a KV cache
     uint64_t beside_bytes = 0;  // that the command takes for itself
-    kernels::Level level = kernels::Level::k8;  // of a native file
+    std::vector<sched::Plan> plans{};  // of a native file, see StoreOptions
 };
 
-// What --precision means for this file. UsageError for one that has no levels.
-kernels::Level chosen_level(const RunOptions& options, const GgufFile& file);
+// What --precision and --precision-plan mean for this file: one plan; none for plain GGUF. UsageError where the file has no
+// levels.
+std::vector<sched::Plan> chosen_plans(const RunOptions& options, const GgufFile& file, const ModelConfig& config);
+
+// Where the table of sensitivities of a native file is, unless it is named.
+std::string sensitivity_path(const std::string& model);
 
 // Divides the budget among models that are in memory together. What is resident now counts as the program's.
 Budget choose_budget(const RunOptions& options, PagingMode mode, std::span<ModelShare> models);

@@ -34,6 +34,7 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     weir::add_inspect,
     weir::add_convert,
     weir::add_verify,
+    weir::add_calibrate,
     weir::add_bench,
     weir::add_perplexity,
     weir::add_synth,

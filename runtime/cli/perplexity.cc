@@ -79,7 +79,7 @@ int perplexity(const Options& options) {
     const size_t rows = std::clamp<size_t>(kLogitBytes / sizeof(float) / model.config.n_vocab, 1, std::min(report.batch, scored_per_window(o.context)));
     const BufferShape shape = {report.batch, rows, o.context, report.threads};
     std::vector<ModelShare> shares = {{&model, shape}};
-    shares[0].level = chosen_level(o, model.file);
+    shares[0].plans = chosen_plans(o, model.file, model.config);
     if (reference) shares.push_back({&*reference, shape});
     std::string fallback;
     const StoreOptions paging = chosen_paging(o, &fallback);

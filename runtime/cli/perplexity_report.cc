@@ -82,7 +82,7 @@ std::string perplexity_json(const PerplexityReport& r) {
                      {"reference_perplexity", c.reference.perplexity()}};
     }
     const bool budgeted = pages_by_budget(r.store.mode);
-    out["precision"] = r.store.level != 0 ? Json(r.store.level) : Json(nullptr);
+    out["precision"] = Json::parse(sched::precision_json(r.store.plan));
     out["paging"] = {{"mode", paging_mode_name(r.store.mode)},
                      {"rungs", r.store.rungs},
                      {"weights_bytes", r.store.weights_bytes},

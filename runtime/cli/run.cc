@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 
+#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/run_budget.h"
@@ -91,7 +92,9 @@ int run(const RunOptions& o) {
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
     ModelShare share = {&opened, {batch, 1, context, threads}};
-    share.level = chosen_level(o, opened.file);
+    std::unique_ptr<AutoPrecision> precision;
+    if (o.precision == kAutoPrecision) precision = std::make_unique<AutoPrecision>(o, opened);
+    share.plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
     WeightStore& store = *loaded.store;
@@ -140,9 +143,17 @@ int run(const RunOptions& o) {
         if (done == total && progress_shown) std::fprintf(stderr, "\r%*s\r", 50, "");
         progress_shown = true;
     };
+    if (precision != nullptr) {
+        precision->begin(prompt, &store);
+        hooks.before_pass = [&](const TokenSignal& signal) { precision->next(signal); };
+    }
     report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks);
     if (output_ok) say(stream.finish());
     if (traces.to != nullptr) traces.to->finish();
+    if (precision != nullptr) {
+        precision->finish();
+        report.precision = &precision->report();
+    }
     report.store = store.stats();
     report.prompt = &prompt;
     report.text = &answer;

@@ -42,10 +42,10 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
                                                 what)->type_name("SIZE|N%");
     };
     parser.add_option("model,-m,--model", o->model, "GGUF or native file")->required()->type_name("FILE");
-    add_choice<std::optional<kernels::Level>>(parser, "--precision", &o->precision,
-                                              {{"8", kernels::Level::k8}, {"6", kernels::Level::k6}, {"4", kernels::Level::k4},
-                                               {"3", kernels::Level::k3}, {"2", kernels::Level::k2}},
-                                              "bits that are read of each weight of a native file (default: 8)");
+    add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
+                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs (run)");
+    parser.add_option("--precision-plan", o->precision_plan, "or bits for each layer's matrices and the head (weir-sched makes such a file)")
+        ->type_name("FILE");
     size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
     parser.get_option("--ram")->group(kMemory);
     size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");
@@ -112,6 +112,10 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
         ->type_name("FILE");
     parser.add_option("--replay-experts", o->replay_experts, "route by such a record instead: nonsense as text, right as load")
         ->type_name("FILE");
+    parser.add_option("--sensitivity", o->sensitivity, "of --precision auto: the table (default: MODEL.sensitivity.json, by weir calibrate)")->type_name("FILE");
+    parser.add_option("--plan-memory", o->plan_memory, "of --precision auto: remember there where prompts ended, and begin there with the next of their kind")
+        ->type_name("FILE");
+    parser.add_option("--trace-precision", o->trace_precision, "of --precision auto: record each token's entropy and plan")->type_name("FILE");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
@@ -130,6 +134,10 @@ void check_run_options(const RunOptions& o) {
     check_sampling(o.sampler);
     if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
         throw UsageError("--budget-script changes the budget of --paging uffd only");
+    const bool with_auto = o.precision == kAutoPrecision;
+    if (!with_auto && !(o.sensitivity + o.plan_memory + o.trace_precision).empty())
+        throw UsageError("--sensitivity, --plan-memory and --trace-precision belong to --precision auto");
+    if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
     if (!o.chat_template.empty() && !o.chat) throw UsageError("--chat-template without --chat has nothing to format");
 }

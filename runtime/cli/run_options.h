@@ -34,7 +34,11 @@ struct RunOptions {
     bool float_activations = false;
     bool adapt_threads = true;
     StoreOptions store;
-    std::optional<kernels::Level> precision;  // of a native file
+    std::optional<int> precision;  // of a native file, bits; kAutoPrecision: a plan for each token
+    std::string precision_plan;    // or a file with a level for each shard
+    std::string sensitivity;       // of auto: the table; empty: MODEL.sensitivity.json
+    std::string plan_memory;       // and a file that remembers where prompts ended
+    std::string trace_precision;   // and one to record each token's rung in
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;
     bool pressure = true;
@@ -49,6 +53,7 @@ struct RunOptions {
     bool quiet = false;
 };
 
+constexpr int kAutoPrecision = 0;
 constexpr size_t kDefaultContext = 4 << 10;
 constexpr size_t kMostContext = size_t{1} << 24;
 

@@ -69,7 +69,9 @@ void print_configuration(const RunReport& r) {
                  r.options->model.c_str(), r.config->n_layers, r.config->dim, in_mib(s.weights_bytes), r.threads, r.kernels,
                  activations_name(*r.options), r.context, kv_type_name(r.options->kv_type).c_str());
     std::fprintf(stderr, "weir: ");
-    if (s.level != 0) std::fprintf(stderr, "precision=%d ", s.level);
+    if (r.options->precision == kAutoPrecision) std::fprintf(stderr, "precision=auto ");
+    else if (const std::optional<int> level = s.plan.uniform()) std::fprintf(stderr, "precision=%d ", *level);
+    else if (!s.plan.levels.empty()) std::fprintf(stderr, "precision=plan ");
     std::fprintf(stderr, "paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
     if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
@@ -97,6 +99,12 @@ nlohmann::ordered_json experts_json(const ExpertStats& e) {
             {"predictions_read", e.predictions_read},
             {"absent_bytes", e.absent_bytes},
             {"reading_s", static_cast<double>(e.busy_us) / 1e6}};
+}
+
+nlohmann::ordered_json auto_json(const AutoReport& a) {
+    nlohmann::ordered_json rungs = nlohmann::ordered_json::array();
+    for (const AutoReport::Rung& rung : a.rungs) rungs.push_back({{"bytes", rung.bytes}, {"predicted_kl", rung.predicted_kl}, {"tokens", rung.tokens}});
+    return {{"auto", std::move(rungs)}, {"switches", a.switches}, {"remembered", a.remembered}, {"mean_bytes", a.mean_bytes()}};
 }
 
 }  // namespace
@@ -131,6 +139,13 @@ void print_statistics(const RunReport& r) {
                      per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
                      per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
     }
+    if (const AutoReport* const a = r.precision) {
+        std::fprintf(stderr, "weir: precision: %llu switches among %zu plans%s, %.2f MiB of weights a token; tokens by plan, finest first:",
+                     static_cast<unsigned long long>(a->switches), a->rungs.size(), a->remembered ? ", begun as the last prompt of its kind ended" : "",
+                     a->mean_bytes() / (1 << 20));
+        for (const AutoReport::Rung& rung : a->rungs) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(rung.tokens));
+        std::fprintf(stderr, "\n");
+    }
     if (const ExpertStats& e = r.store.experts; e.uses > 0) {
         std::fprintf(stderr, "weir: experts: %zu slots of %.2f MiB; %.1f %% were here when chosen, %.1f %% foreseen; %.1f %% of predictions right\n",
                      e.slots, in_mib(e.slot_bytes), 100 * share(e.here, e.uses), 100 * share(e.foreseen, e.uses),
@@ -156,7 +171,7 @@ bool print_json(const RunReport& r) {
                     {"first_token_ms", 1000 * (r.load_s + g.prompt_s)},
                     {"prompt_tokens_per_s", prompt_tokens_per_s(r)},
                     {"decode_tokens_per_s", decode_tokens_per_s(g)}};
-    j["precision"] = s.level != 0 ? ordered_json(s.level) : ordered_json(nullptr);
+    j["precision"] = r.precision != nullptr ? auto_json(*r.precision) : ordered_json::parse(sched::precision_json(s.plan));
     ordered_json paging = {{"mode", paging_mode_name(s.mode)},
                            {"fallback", r.fallback.empty() ? ordered_json(nullptr) : ordered_json(r.fallback)},
                            {"rungs", s.rungs},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/engine/budget.h"
 #include "runtime/engine/generate.h"
@@ -23,6 +24,7 @@ struct RunReport {
     double load_s = 0;
     std::string fallback;  // why the weights are not paged as was asked for; "" where they are
     StoreStats store;
+    const AutoReport* precision = nullptr;  // of --precision auto, at the end
     bool pressure = false;          // memory pressure was watched
     std::string pressure_source;    // what there was to look at
     GenerateResult result;

@@ -220,7 +220,7 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     store_options.on_progress = loading_progress(manager);
     o.run.store.mode = store_options.mode;
     ModelShare share = {&opened, {std::min(o.run.batch, context), o.slots, context, threads}};
-    share.level = chosen_level(o.run, opened.file);
+    share.plans = chosen_plans(o.run, opened.file, opened.config);
     share.sequences = o.slots;
     share.beside_bytes = o.server.threads * kBytesPerThread + kLargeBodies * (kBodyCopies * o.server.max_body_bytes + Grammar::most_bytes()) +
                          o.slots * Constraint::most_bytes(opened.tokenizer->size());

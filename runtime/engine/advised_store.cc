@@ -93,7 +93,7 @@ class AdvisedStore : public StoreBase {
         const pager::AdvisedStats a = mapping_->stats();
         StoreStats s;
         s.mode = PagingMode::kAdvised;
-        s.weights_bytes = map_.weights_bytes;
+        s.weights_bytes = walk_bytes().weights;
         s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
         s.resident_bytes = resident_bytes_;

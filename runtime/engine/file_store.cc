@@ -57,11 +57,11 @@ class FileStore : public StoreBase {
     StoreStats stats() const override {
         StoreStats s;
         s.mode = options_.mode;
-        s.level = level();
-        s.weights_bytes = map_.weights_bytes;
+        s.plan = plan();
+        s.weights_bytes = walk_bytes().weights;
         s.expert_bytes = expert_bytes();
         s.pass_bytes = pass_bytes();
-        s.resident_bytes = options_.mode == PagingMode::kResident ? map_.weights_bytes : 0;
+        s.resident_bytes = options_.mode == PagingMode::kResident ? walk_bytes().weights : 0;
         s.frame_bytes = options_.mode == PagingMode::kResident ? gguf_.file_size() : 0;
         s.bytes_read = bytes_read_;
         s.rungs = options_.mode == PagingMode::kResident ? (parts_.direct() ? "io=direct" : "io=buffered") : "";

@@ -138,12 +138,27 @@ std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool n
     return logits;
 }
 
+std::span<const float> Forward::pass_from(size_t first_layer, const float* states, const SequencePart& part, bool next_follows) {
+    first_layer_ = first_layer;
+    states_ = states;
+    struct Reset {
+        Forward& forward;
+        ~Reset() {
+            forward.first_layer_ = 0;
+            forward.states_ = nullptr;
+        }
+    } const reset{*this};
+    return pass({&part, 1}, next_follows);
+}
+
 void Forward::work(size_t worker, const Batch& batch) {
     if (!begin(worker, batch)) return;
-    for (size_t index = 0; index < model_.layers.size(); ++index) {
+    for (size_t index = first_layer_; index < model_.layers.size(); ++index) {
+        keep_state(worker, batch, index);
         if (!layer(worker, batch, index)) return;
         if (worker == 0) layers_walked_.fetch_add(1, std::memory_order_relaxed);
     }
+    keep_state(worker, batch, model_.layers.size());
     if (batch.logit_rows > 0 && !head(worker, batch)) return;
     if (worker != 0) return;
     pass_open_ = false;
@@ -157,9 +172,14 @@ bool Forward::begin(size_t worker, const Batch& batch) {
         store_.begin_pass(batch.logit_rows > 0, batch.next_follows);
         pass_open_ = true;
         for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.sit_out(w);
-        store_.embedding_rows(batch.ids, buffers_.x);
-        const float scale = model_.config.embedding_scale;
-        for (size_t i = 0; scale != 1.0f && i < batch.ids.size() * model_.config.dim; ++i) buffers_.x[i] *= scale;
+        const size_t n = batch.ids.size() * model_.config.dim;
+        if (states_ != nullptr) {
+            std::copy_n(states_ + first_layer_ * n, n, buffers_.x);
+        } else {
+            store_.embedding_rows(batch.ids, buffers_.x);
+            const float scale = model_.config.embedding_scale;
+            for (size_t i = 0; scale != 1.0f && i < n; ++i) buffers_.x[i] *= scale;
+        }
     }
     const size_t pairs = model_.config.rope_dims / 2;
     for (size_t rope = 0; rope < model_.rope_frequencies.size(); ++rope) {
@@ -174,6 +194,14 @@ bool Forward::begin(size_t worker, const Batch& batch) {
         }
     }
     return meet();
+}
+
+// Rows that no worker changes before all have met again.
+void Forward::keep_state(size_t worker, const Batch& batch, size_t index) {
+    if (keep_states_ == nullptr) return;
+    const size_t dim = model_.config.dim, tokens = batch.ids.size();
+    for (size_t t = worker; t < tokens; t += team_.size())
+        std::copy_n(buffers_.x + t * dim, dim, keep_states_ + (index * tokens + t) * dim);
 }
 
 bool Forward::layer(size_t worker, const Batch& batch, size_t index) {

@@ -63,6 +63,12 @@ class Forward {
         return pass({&part, 1}, next_follows);
     }
 
+    // The residual stream of a pass of n tokens as it enters each layer, and the head: x[layer][n][dim], n_layers + 1 of them. With
+    // keep_states() passes leave it there (nullptr: they do not). pass_from() is a pass of one part that begins with a layer, by
+    // what entered it; layers before it are neither read nor computed, and their KV cache is not written.
+    void keep_states(float* to) { keep_states_ = to; }
+    std::span<const float> pass_from(size_t first_layer, const float* states, const SequencePart& part, bool next_follows);
+
     // Before the first pass: what routers choose is recorded, and experts are chosen by a trace in their place. nullptr: not.
     void trace_experts(ExpertTraceWriter* to, const ExpertTraceReader* from) {
         trace_to_ = to;
@@ -121,6 +127,7 @@ class Forward {
     void lay_out(std::span<const SequencePart> parts);
     void work(size_t worker, const Batch& batch);
     bool begin(size_t worker, const Batch& batch);
+    void keep_state(size_t worker, const Batch& batch, size_t index);
     bool layer(size_t worker, const Batch& batch, size_t index);
     bool head(size_t worker, const Batch& batch);
 
@@ -185,6 +192,10 @@ class Forward {
     const ExpertTraceReader* trace_from_ = nullptr;
 
     std::atomic<uint64_t> layers_walked_{0};
+    float* keep_states_ = nullptr;
+    size_t first_layer_ = 0;        // of the pass under way
+    const float* states_ = nullptr; // what enters it; nullptr: the embedding does
+
     bool pass_open_ = false;  // leader's: between the store's begin_pass and end_pass
     alignas(64) std::atomic<size_t> ticket_{0};  // next unit of the walk or of attention; reset at each barrier
     alignas(64) std::atomic<uint32_t> broken_stage_{0};  // where a value stopped being finite; kNone, see forward.cc

@@ -61,6 +61,17 @@ double entropy_nats(std::span<const float> logits) {
     return std::log(sum) - weighted / sum;
 }
 
+double margin_of(std::span<const float> logits) {
+    float first = -INFINITY, second = -INFINITY;
+    for (const float logit : logits) {
+        second = std::max(second, std::min(first, logit));
+        first = std::max(first, logit);
+    }
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit - first));
+    return (1 - std::exp(static_cast<double>(second - first))) / sum;
+}
+
 // Where the counters stand.
 struct Mark {
     Clock::time_point time = Clock::now();
@@ -138,7 +149,9 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     size_t worker_tokens = 0;
     for (;;) {
         hash.add(logits);
-        entropy += entropy_nats(logits);
+        const double nats = entropy_nats(logits);
+        entropy += nats;
+        const TokenSignal signal{result.ids.size(), nats, hooks.before_pass ? margin_of(logits) : 0};
         const TokenId id = sampler.sample(logits, history, history.size());
         result.ids.push_back(id);
         history.push_back(id);
@@ -169,6 +182,7 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             break;
         }
         const bool another = result.ids.size() + 1 < options.max_tokens && cache.length() + 1 < cache.capacity();
+        if (hooks.before_pass) hooks.before_pass(signal);
         if (!adapts) {
             logits = forward.pass({&id, 1}, 1, another);
             continue;

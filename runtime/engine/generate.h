@@ -58,8 +58,16 @@ struct GenerateResult {
     std::optional<Steady> steady;
 };
 
+// The distribution that a token was drawn from, at temperature 1.
+struct TokenSignal {
+    size_t token = 0;    // its number, from 0
+    double entropy = 0;  // nats
+    double margin = 0;   // probability of the first choice less that of the second
+};
+
 struct GenerateHooks {
     std::function<bool(TokenId)> on_token;                         // false: stop, as if interrupted
+    std::function<void(const TokenSignal&)> before_pass;           // that the token is computed in
     std::function<void(size_t done, size_t total)> on_prompt;      // tokens of the prompt
     const std::atomic<bool>* stop = nullptr;                       // looked at once per pass
 };

@@ -82,7 +82,7 @@ class PagedStore : public StoreBase {
                                                page, experts.layout);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
-        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_, runs_of_every_pass());
+        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
         frames_ = shape.frames;
         ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
         std::vector<pager::ImageRange> ranges;
@@ -116,10 +116,20 @@ class PagedStore : public StoreBase {
         }
         bind_by_place(pager_->region());
         if (!native) bind_experts_to(std::move(experts));
+        touched_.assign(n_extents_, Touched::kAlways);
+        runs_.reserve(n_extents_);
+        if (native) touch_plan();
         count_resident();
         row_slot_ = pager::align_up(longest_embedding_piece(), page) + page;
         rows_at_once_ = kPiecesAtOnce / embedding_pieces();
         row_buffer_ = pager::Mapping(kPiecesAtOnce * row_slot_, page, false, "embedding rows");
+    }
+
+    void use_plan(const sched::Plan& wanted) override {
+        if (wanted == plan()) return;
+        StoreBase::use_plan(wanted);
+        touch_plan();
+        count_resident();
     }
 
     void begin_pass(bool with_head, bool next_follows) override {
@@ -182,7 +192,7 @@ class PagedStore : public StoreBase {
 
     // The router of a layer ahead is looked at out of turn: only where it stays.
     bool wants_predictions() const noexcept override {
-        return slots_ != nullptr && resident_bytes_ >= map_.weights_bytes - map_.expert_bytes && slots_->lacks();
+        return slots_ != nullptr && resident_bytes_ >= walk_bytes().weights - walk_bytes().experts && slots_->lacks();
     }
 
     void predict_experts(size_t layer, std::span<const uint32_t> experts) noexcept override {
@@ -213,7 +223,7 @@ class PagedStore : public StoreBase {
         throw_if_failed();
         check_unchanged();
         if (pager_->residency_changes() != residency_changes_) count_resident();
-        const uint64_t every_pass = map_.weights_bytes - map_.expert_bytes + (config_.tied_head ? 0 : row_bytes());
+        const uint64_t every_pass = walk_bytes().weights - walk_bytes().experts + (config_.tied_head ? 0 : row_bytes());
         must_read_bytes_ += every_pass - std::min(every_pass, resident_bytes_) + absent_experts - absent_experts_before_;
         absent_experts_before_ = absent_experts;
         const std::chrono::duration<double, std::micro> took = Clock::now() - pass_begin_;
@@ -271,10 +281,10 @@ class PagedStore : public StoreBase {
         const pager::PagerStats p = pager_->stats();
         StoreStats s;
         s.mode = PagingMode::kUffd;
-        s.level = level();
-        s.weights_bytes = map_.weights_bytes;
+        s.plan = plan();
+        s.weights_bytes = walk_bytes().weights;
         s.expert_bytes = expert_bytes();
-        s.pass_bytes = map_.expert_bytes == 0 ? map_.image_bytes + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
+        s.pass_bytes = map_.expert_bytes == 0 ? touched_bytes(false) + (config_.tied_head ? 0 : row_bytes()) : pass_bytes();
         s.resident_bytes = resident_bytes();
         s.must_read_bytes = must_read_bytes_;
         s.ring_bytes = p.ring_frames * extent_bytes_;
@@ -310,30 +320,30 @@ class PagedStore : public StoreBase {
 
   private:
     using Clock = std::chrono::steady_clock;
+    enum class Touched : uint8_t { kNever, kByExperts, kAlways };
 
-    // Extents that hold something besides experts: these are what a pass touches whatever the routers choose.
-    std::vector<Announcements::Run> runs_of_every_pass() const {
-        std::vector<bool> sparse(n_extents_, false);
-        uint64_t begin = 0, end = 0;  // of experts that lie together, but for a page's alignment
-        const auto mark = [&] {
-            for (uint64_t e = (begin + extent_bytes_ - 1) / extent_bytes_; (e + 1) * extent_bytes_ <= end; ++e) sparse[e] = true;
-        };
+    // Of a native file: which Extents hold what the plan in force reads. Those that hold something besides experts are touched
+    // by every pass, whatever the routers choose.
+    void touch_plan() {
+        std::fill(touched_.begin(), touched_.end(), Touched::kNever);
         for (const PlacedTensor& placed : map_.tensors) {
-            if (!placed.experts || gguf_.native() == nullptr) continue;
-            if (placed.place >= end + parts_.granule()) {
-                mark();
-                begin = placed.place;
+            const auto touch = [&](uint64_t place, uint64_t bytes) {
+                for (uint64_t e = place / extent_bytes_; e <= (place + bytes - 1) / extent_bytes_; ++e)
+                    touched_[e] = std::max(touched_[e], placed.experts ? Touched::kByExperts : Touched::kAlways);
+            };
+            if (placed.part == nullptr) touch(placed.place, placed.bytes);
+            for (size_t b = 0; b < placed.bands.size(); ++b) {
+                const PlacedTensor::Stretch read = placed.stretch(b, static_cast<kernels::Level>(plan().levels[placed.shard]));
+                touch(read.place, read.bytes);
             }
-            end = placed.place + placed.bytes;
         }
-        mark();
-        std::vector<Announcements::Run> runs;
+        runs_.clear();
         for (size_t e = 0; e < n_extents_; ++e) {
-            if (sparse[e]) continue;
-            if (runs.empty() || runs.back().first + runs.back().count != e) runs.push_back({e, 0});
-            ++runs.back().count;
+            if (touched_[e] != Touched::kAlways) continue;
+            if (runs_.empty() || runs_.back().first + runs_.back().count != e) runs_.push_back({e, 0});
+            ++runs_.back().count;
         }
-        return runs;
+        announcements_.set_runs(runs_);
     }
 
     void bind_experts_to(ExpertGroups&& experts) {
@@ -372,10 +382,13 @@ class PagedStore : public StoreBase {
         resident_bytes_ = resident_bytes();
     }
 
-    uint64_t resident_bytes() const {
+    uint64_t resident_bytes() const { return touched_bytes(true); }
+
+    // Bytes of Extents that the plan in force touches, all or those that stay.
+    uint64_t touched_bytes(bool pinned) const {
         uint64_t bytes = 0;
         for (size_t e = 0; e < n_extents_; ++e)
-            if (pager_->pinned(e)) bytes += extent_used_[e];
+            if (touched_[e] != Touched::kNever && (!pinned || pager_->pinned(e))) bytes += extent_used_[e];
         return bytes;
     }
 
@@ -383,6 +396,8 @@ class PagedStore : public StoreBase {
     size_t frames_ = 0;
     size_t n_extents_ = 0;
     std::vector<uint64_t> extent_used_;
+    std::vector<Touched> touched_;          // by passes at the plan in force
+    std::vector<Announcements::Run> runs_;  // of those that every pass touches; room for the most
     std::unique_ptr<pager::Pager> pager_;
     pager::Mapping row_buffer_;
     size_t row_slot_ = 0;  // for a piece

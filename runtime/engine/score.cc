@@ -10,13 +10,6 @@ namespace {
 constexpr size_t kDraws = 2000;
 constexpr uint64_t kSeed = 1;
 
-double log_sum_exp(std::span<const float> logits) {
-    const float top = *std::max_element(logits.begin(), logits.end());
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - static_cast<double>(top));
-    return static_cast<double>(top) + std::log(sum);
-}
-
 size_t first_choice(std::span<const float> logits) {
     return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -47,6 +40,13 @@ Total total_of(const std::vector<double>& surprises) {
 }
 
 }  // namespace
+
+double log_sum_exp(std::span<const float> logits) {
+    const float top = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - static_cast<double>(top));
+    return static_cast<double>(top) + std::log(sum);
+}
 
 double surprise(std::span<const float> logits, TokenId id) {
     return log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(id)]);

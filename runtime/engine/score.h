@@ -24,6 +24,9 @@ namespace weir {
 constexpr size_t scored_per_window(size_t window) { return window - window / 2 - 1; }
 constexpr size_t kLeastWindow = 4;
 
+// log of the sum of exp(logit).
+double log_sum_exp(std::span<const float> logits);
+
 // -log softmax(logits)[id], nats.
 double surprise(std::span<const float> logits, TokenId id);
 

@@ -49,21 +49,25 @@ StoreBase::StoreBase(const GgufFile& file, const ModelConfig& config, const Stor
       files_(open_files(file, options.io)),
       parts_(files_),
       map_(build_model_map(file, config, parts_.granule(), options.mode == PagingMode::kUffd && file.native() == nullptr,
-                           options.level)),
+                           options.plans)),
       scalar_(kernels::select_kernels("scalar")),
       embedding_row_bytes_(embedding_part() != nullptr ? kernels::level_row_bytes(kernels::Level::k8, map_.embedding->dims[0])
                                                        : kernels::row_bytes(map_.embedding->type, map_.embedding->dims[0])) {
     for (size_t i = 0; i < files_.size(); ++i) {
         if (files_[i].size() != file.parts()[i].bytes) throw Error(files_[i].path() + ": the file changed while it was opened");
     }
+    if (file.native() != nullptr) plan_ = options.plans.empty() ? sched::uniform_plan(config.n_layers, 8) : options.plans.front();
+    walk_bytes_ = plan_bytes(map_, plan_);
 }
 
 void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint64_t> places) {
+    base_ = base;
+    by_place_ = by_place;
     for (size_t i = 0; i < map_.tensors.size(); ++i) {
         const PlacedTensor& placed = map_.tensors[i];
         const GgufTensor& t = *placed.tensor;
         if (placed.part != nullptr) {
-            bind_part(base, by_place, placed);
+            bind_part(placed);
             continue;
         }
         Matrix m;
@@ -86,8 +90,13 @@ void StoreBase::bind_experts(const std::string& name, size_t n_experts, uint32_t
     m.part = part;
 }
 
+const std::byte* StoreBase::run_at(const PlacedTensor& placed, uint64_t band, size_t run) const {
+    if (by_place_) return base_ + placed.bands[band].run_place[run];
+    return base_ + band_runs(*placed.part, band, gguf_.native()->page)[run].offset;
+}
+
 // Parts of a matrix come by expert, one after the other.
-void StoreBase::bind_part(const std::byte* base, bool by_place, const PlacedTensor& placed) {
+void StoreBase::bind_part(const PlacedTensor& placed) {
     const GgufTensor& t = *placed.tensor;
     const NativePart& part = *placed.part;
     Matrix& m = matrices_[t.name];
@@ -96,29 +105,56 @@ void StoreBase::bind_part(const std::byte* base, bool by_place, const PlacedTens
         m.type = t.type;
         m.rows = t.rows();
         m.cols = t.dims[0];
-        m.level = options_.level;
-        m.row_bytes = kernels::level_row_bytes(m.level, m.cols);
         m.place = placed.place;
         m.band_rows = part.band_rows;
         m.part_rows = part.rows;
     }
+    const size_t first_band = m.bands.size();
     for (uint64_t b = 0; b < part.bands(); ++b) {
-        const PlacedBand& placed_band = placed.bands[b];
         Matrix::Band band;
-        band.stretch = {placed_band.place, placed_band.bytes};
         band.rows.span_log2 = part.span_log2;
-        const std::array<NativeRun, kRuns> runs = band_runs(part, b, gguf_.native()->page);
         for (size_t r = 0; r < kRuns; ++r) {
-            if (!reads_run(m.level, r)) continue;
+            if (!placed.has_run(r)) continue;
             const RunPlanes& planes = kRunPlanes[r];
-            const std::byte* const at = base + (by_place ? placed_band.run_place[r] : runs[r].offset);
-            if (band.first == nullptr) band.first = at;
+            const std::byte* const at = run_at(placed, b, r);
             band.rows.plane[static_cast<size_t>(planes.first)] = at;
             if (planes.two)
                 band.rows.plane[static_cast<size_t>(planes.second)] = at + part.rows_of(b) * kernels::plane_row_bytes(planes.first, part.cols);
         }
         m.bands.push_back(band);
     }
+    set_level(&m, first_band, placed, static_cast<kernels::Level>(plan_.levels[placed.shard]));
+}
+
+void StoreBase::set_level(Matrix* m, size_t first_band, const PlacedTensor& placed, kernels::Level level) const {
+    m->level = level;
+    m->row_bytes = kernels::level_row_bytes(level, m->cols);
+    for (uint64_t b = 0; b < placed.part->bands(); ++b) {
+        const PlacedTensor::Stretch read = placed.stretch(b, level);
+        m->bands[first_band + b].stretch = {read.place, read.bytes};
+        m->bands[first_band + b].first = run_at(placed, b, read.first_run);
+    }
+}
+
+void StoreBase::use_plan(const sched::Plan& plan) {
+    if (plan == plan_) return;
+    if (plan_.levels.size() != plan.levels.size()) throw Error(gguf_.path() + ": a plan of another model");
+    for (const PlacedTensor& placed : map_.tensors) {
+        for (size_t r = 0; placed.part != nullptr && r < kRuns; ++r)
+            if (reads_run(static_cast<kernels::Level>(plan.levels[placed.shard]), r) && !placed.has_run(r))
+                throw Error(gguf_.path() + ": level " + std::to_string(plan.levels[placed.shard]) + " of " + placed.tensor->name + " was not opened");
+    }
+    size_t first_band = 0;
+    for (const PlacedTensor& placed : map_.tensors) {
+        if (placed.part == nullptr) continue;
+        Matrix& m = matrices_.at(placed.tensor->name);
+        if (placed.part->expert == 0) first_band = 0;
+        if (plan.levels[placed.shard] != plan_.levels[placed.shard])
+            set_level(&m, first_band, placed, static_cast<kernels::Level>(plan.levels[placed.shard]));
+        first_band += placed.part->bands();
+    }
+    std::copy(plan.levels.begin(), plan.levels.end(), plan_.levels.begin());
+    walk_bytes_ = plan_bytes(map_, plan_);
 }
 
 void StoreBase::bind_by_place(const std::byte* image) { bind(image, true, {}); }
@@ -240,13 +276,14 @@ void StoreBase::read_embedding(int32_t id, float* out) {
 }
 
 uint64_t StoreBase::expert_bytes() const {
-    return map_.expert_bytes == 0 ? 0 : map_.expert_bytes / (config_.n_layers * config_.n_experts);
+    return walk_bytes_.experts == 0 ? 0 : walk_bytes_.experts / (config_.n_layers * config_.n_experts);
 }
 
 uint64_t StoreBase::pass_bytes() const {
-    const uint64_t idle = map_.expert_bytes == 0 ? 0
-                                                 : map_.expert_bytes / config_.n_experts * (config_.n_experts - config_.n_experts_used);
-    return map_.weights_bytes - idle + (config_.tied_head ? 0 : embedding_row_bytes_);
+    const uint64_t idle = walk_bytes_.experts == 0
+                              ? 0
+                              : walk_bytes_.experts / config_.n_experts * (config_.n_experts - config_.n_experts_used);
+    return walk_bytes_.weights - idle + (config_.tied_head ? 0 : embedding_row_bytes_);
 }
 
 }  // namespace weir

@@ -60,6 +60,12 @@ class Announcements {
         }
         also_ = std::max(also_, end);
     }
+    // Between passes: from now on these are the units that every pass touches.
+    void set_runs(std::span<const Run> runs) {
+        runs_.reserve(units_);  // the first time, so that a change takes no memory later
+        runs_.assign(runs.begin(), runs.end());
+        announced_[0] = 0;  // what was said of the next pass was of others
+    }
     void end_pass() {
         ++pass_;
         announced_[0] = announced_[1];
@@ -82,6 +88,7 @@ class StoreBase : public WeightStore {
 
     const Matrix& matrix(const std::string& name) const override;
     std::vector<float> vector(const std::string& name) const override;
+    void use_plan(const sched::Plan& plan) override;
 
   protected:
     // Fills the look-up: pointers by place in the image, or by offset in the file. places: of the map's tensors, where the
@@ -118,7 +125,9 @@ class StoreBase : public WeightStore {
     // The same by plain reads.
     void read_embedding(int32_t id, float* out);
 
-    int level() const { return gguf_.native() == nullptr ? 0 : static_cast<int>(options_.level); }  // as StoreStats has it
+    const sched::Plan& plan() const { return plan_; }  // as StoreStats has it
+    // Of all matrices, and of experts among them, as the plan in force reads them.
+    const PlanBytes& walk_bytes() const { return walk_bytes_; }
     uint64_t row_bytes() const { return embedding_row_bytes_; }
     // Offset in the file of an embedding row that lies in one piece. Throws Error for an id outside the vocabulary.
     uint64_t embedding_offset(int32_t id) const;
@@ -137,11 +146,17 @@ class StoreBase : public WeightStore {
 
   private:
     void bind(const std::byte* base, bool by_place, std::span<const uint64_t> places);
-    void bind_part(const std::byte* base, bool by_place, const PlacedTensor& placed);
+    void bind_part(const PlacedTensor& placed);
+    void set_level(Matrix* matrix, size_t first_band, const PlacedTensor& placed, kernels::Level level) const;
+    const std::byte* run_at(const PlacedTensor& placed, uint64_t band, size_t run) const;
     void check_token(int32_t id) const;
     const NativePart* embedding_part() const;  // nullptr where its rows lie in one piece
 
     std::map<std::string, Matrix> matrices_;
+    const std::byte* base_ = nullptr;  // of the image, or of the file
+    bool by_place_ = false;            // the image
+    sched::Plan plan_;
+    PlanBytes walk_bytes_;
     uint64_t embedding_row_bytes_ = 0;
     std::vector<std::byte> row_;  // of read_embedding()
 };

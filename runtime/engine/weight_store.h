@@ -23,6 +23,7 @@
 #include "kernels/kernels.h"
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
+#include "schedtool/plan.h"
 
 namespace weir {
 
@@ -59,7 +60,7 @@ struct Matrix {
 
     std::vector<Band> bands;      // part after part; empty where rows lie one behind the other. row_bytes is what the level
                                   // reads of a row then, and data is nowhere.
-    kernels::Level level = kernels::Level::k8;
+    kernels::Level level = kernels::Level::k8;  // by the plan in force
     size_t band_rows = 0;         // 0: no bands
     size_t part_rows = 0;         // an expert's; bands do not lie across parts
 
@@ -99,8 +100,8 @@ struct ExpertStats {
 
 struct StoreStats {
     PagingMode mode = PagingMode::kResident;
-    int level = 0;                   // bits that are read of a native file's weights; 0: plain GGUF
-    uint64_t weights_bytes = 0;      // of all matrices that a pass walks
+    sched::Plan plan;                // in force, of a native file; empty: plain GGUF
+    uint64_t weights_bytes = 0;      // of all matrices that a pass walks, as the plan in force reads them
     uint64_t expert_bytes = 0;       // of one expert, mean; 0 where there are none
     uint64_t pass_bytes = 0;         // M: weights that one token touches, an untied embedding counting one row
     uint64_t resident_bytes = 0;     // R: pinned
@@ -124,7 +125,7 @@ struct StoreStats {
 
 struct StoreOptions {
     PagingMode mode = PagingMode::kUffd;
-    kernels::Level level = kernels::Level::k8;  // of a native file
+    std::vector<sched::Plan> plans;  // of a native file: those that may be in force, the first to begin with; none: level 8
     uint64_t frame_bytes = 0;        // what the pages of the weights may take (uffd, advised); ignored otherwise
     size_t workers = 1;
     bool gates = true;
@@ -149,6 +150,10 @@ class WeightStore {
     virtual const Matrix& matrix(const std::string& name) const = 0;
     // A small tensor, read and converted once: norm weights, rope factors. Error where there is none.
     virtual std::vector<float> vector(const std::string& name) const = 0;
+
+    // Leader, between passes: another of the plans of StoreOptions, or one made of their levels, is in force from the next pass
+    // on. Error for a level of a shard that none of them has.
+    virtual void use_plan(const sched::Plan& plan) = 0;
 
     // Leader: a pass begins; without the head its matrix will not be visited. next_follows: another pass with the same
     // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:

@@ -10,6 +10,7 @@ struct Step {
     std::string name;
     bool experts;
     size_t layer;
+    size_t shard;
 };
 
 std::vector<Step> walk_order(const ModelConfig& config) {
@@ -17,10 +18,11 @@ std::vector<Step> walk_order(const ModelConfig& config) {
     std::vector<Step> steps;
     for (size_t layer = 0; layer < config.n_layers; ++layer) {
         for (const LayerTensor& part : parts) {
-            if (part.is_matrix()) steps.push_back({layer_tensor_name(layer, part.name), part.experts != 0, layer});
+            if (part.is_matrix())
+                steps.push_back({layer_tensor_name(layer, part.name), part.experts != 0, layer, sched::shard_of(layer, module_of(part.name))});
         }
     }
-    steps.push_back({config.tied_head ? "token_embd.weight" : "output.weight", false, config.n_layers});
+    steps.push_back({config.tied_head ? "token_embd.weight" : "output.weight", false, config.n_layers, sched::head_of(config.n_layers)});
     return steps;
 }
 
@@ -54,17 +56,29 @@ class Image {
     uint64_t previous_end_ = 0;  // in the file
 };
 
-// One part of a native file, at a level.
-PlacedTensor place_part(Image& image, const GgufTensor& tensor, const NativePart& part, uint64_t page, kernels::Level level) {
+// Runs that any plan reads of the shard, as bits.
+uint8_t runs_of(const std::vector<sched::Plan>& plans, size_t shard) {
+    uint8_t runs = 0;
+    for (size_t r = 0; r < kRuns; ++r) {
+        bool read = plans.empty() && reads_run(kernels::Level::k8, r);
+        for (const sched::Plan& plan : plans) read = read || reads_run(static_cast<kernels::Level>(plan.levels[shard]), r);
+        if (read) runs = static_cast<uint8_t>(runs | 1u << r);
+    }
+    return runs;
+}
+
+// One part of a native file.
+PlacedTensor place_part(Image& image, const GgufTensor& tensor, const NativePart& part, uint64_t page, uint8_t in_image) {
     PlacedTensor placed;
     placed.tensor = &tensor;
     placed.part = &part;
+    placed.runs = in_image;
     for (uint64_t b = 0; b < part.bands(); ++b) {
         const std::array<NativeRun, kRuns> runs = band_runs(part, b, page);
         PlacedBand band;
         uint64_t end = 0;
         for (size_t r = 0; r < kRuns; ++r) {
-            if (!reads_run(level, r)) continue;
+            if (!placed.has_run(r)) continue;
             band.run_place[r] = image.add(runs[r].offset, runs[r].bytes);
             if (end == 0) band.place = band.run_place[r];
             end = band.run_place[r] + runs[r].bytes;
@@ -80,8 +94,26 @@ PlacedTensor place_part(Image& image, const GgufTensor& tensor, const NativePart
 
 }  // namespace
 
+PlacedTensor::Stretch PlacedTensor::stretch(size_t band, kernels::Level level) const {
+    size_t first = kRuns, last = 0;
+    for (size_t r = 0; r < kRuns; ++r) {
+        if (!reads_run(level, r)) continue;
+        first = std::min(first, r);
+        last = r;
+    }
+    const std::array<uint64_t, kRuns>& at = bands[band].run_place;
+    return {first, at[first], at[last] + run_bytes(last, part->rows_of(band), part->cols) - at[first]};
+}
+
+sched::Module module_of(std::string_view name) {
+    const auto has = [&](const char* part) { return name.find(part) != std::string_view::npos; };
+    if (has("attn_q") || has("attn_k")) return sched::Module::kQk;
+    if (has("attn_v") || has("attn_output")) return sched::Module::kVo;
+    return has("ffn_down") ? sched::Module::kDown : sched::Module::kGateUp;
+}
+
 ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page, bool experts_apart,
-                         kernels::Level level) {
+                         const std::vector<sched::Plan>& plans) {
     ModelMap map;
     map.embedding = &file.tensor("token_embd.weight");
     Image image(&map, page);
@@ -108,8 +140,9 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
         if (native != nullptr) {
             for (const uint32_t p : native->parts_of(static_cast<size_t>(&tensor - file.tensors().data()))) {
                 const NativePart& part = native->parts[p];
-                map.tensors.push_back(place_part(image, tensor, part, native->page, level));
-                bytes += part.rows * kernels::level_row_bytes(level, part.cols);
+                map.tensors.push_back(place_part(image, tensor, part, native->page, runs_of(plans, steps[i].shard)));
+                for (size_t r = 0; r < kRuns; ++r)
+                    if (map.tensors.back().has_run(r)) bytes += run_bytes(r, part.rows, part.cols);
             }
         }
         if (map.tensors.size() == first) {
@@ -124,11 +157,24 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
         for (size_t t = first; t < map.tensors.size(); ++t) {
             map.tensors[t].experts = steps[i].experts;
             map.tensors[t].layer = steps[i].layer;
+            map.tensors[t].shard = steps[i].shard;
         }
         map.weights_bytes += bytes;
         if (steps[i].experts) map.expert_bytes += bytes;
     }
     return map;
+}
+
+PlanBytes plan_bytes(const ModelMap& map, const sched::Plan& plan) {
+    PlanBytes sum;
+    for (const PlacedTensor& t : map.tensors) {
+        uint64_t bytes = t.bytes;
+        if (t.part != nullptr)
+            bytes = t.part->rows * kernels::level_row_bytes(static_cast<kernels::Level>(plan.levels[t.shard]), t.part->cols);
+        sum.weights += bytes;
+        if (t.experts) sum.experts += bytes;
+    }
+    return sum;
 }
 
 }  // namespace weir

@@ -5,26 +5,28 @@
 //
 // Input embedding rows are not part of the walk: they are read by row. A tied head is.
 //
-// Of a native file the image gathers the runs that a level reads, band after band, and nothing else: what is not in it is
-// never read. Matrices of experts come as parts, one an expert, in the order in which the decoder takes them.
+// Of a native file the image gathers the runs that the plans in use read, band after band, and nothing else: what is not in it
+// is never read. Matrices of experts come as parts, one an expert, in the order in which the decoder takes them.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
 #include "runtime/model/native_format.h"
+#include "schedtool/plan.h"
 
 namespace weir {
 
-// Rows of a native part as the level reads them: bytes [place, place + bytes) of the image hold all their planes.
+// Rows of a native part: bytes [place, place + bytes) of the image hold all their planes that any plan reads.
 struct PlacedBand {
     uint64_t place = 0;
     uint64_t bytes = 0;
-    std::array<uint64_t, kRuns> run_place = {};  // of those that the level reads
+    std::array<uint64_t, kRuns> run_place = {};  // of those
 };
 
 struct PlacedTensor {
@@ -36,6 +38,18 @@ struct PlacedTensor {
     uint64_t piece_bytes = 0;            // the longest stretch that is needed at once: a row, or a band
     const NativePart* part = nullptr;    // of the file's table, where it is in planes, and its bands
     std::vector<PlacedBand> bands;
+    size_t shard = 0;                    // that it belongs to, see schedtool/plan.h
+    uint8_t runs = 0;                    // bits: those that the image has
+
+    bool has_run(size_t run) const { return (runs >> run & 1) != 0; }
+    // What a level reads of a band: one stretch of the image, from the first of its runs to the last. A run of another plan
+    // that lies between them is read as well.
+    struct Stretch {
+        size_t first_run;
+        uint64_t place;
+        uint64_t bytes;
+    };
+    Stretch stretch(size_t band, kernels::Level level) const;
 };
 
 struct PlacedRange {
@@ -49,14 +63,24 @@ struct ModelMap {
     std::vector<PlacedRange> ranges;    // what fills the image, ascending by place, without gaps
     uint64_t image_bytes = 0;
     uint64_t head_place = 0;            // where the head begins: passes without logits stop here
-    uint64_t weights_bytes = 0;         // of the matrices themselves
+    uint64_t weights_bytes = 0;         // of the matrices themselves, in all runs
     uint64_t expert_bytes = 0;          // of these, of experts
     const GgufTensor* embedding = nullptr;
 };
 
 // page: the granule of reads and mappings, a power of two. experts_apart: experts have no place in the image; whoever reads
-// them reads one by one (plain GGUF). level: of a native file's planes.
+// them reads one by one (plain GGUF). plans: that may be in force, of a native file; none: level 8.
 ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64_t page, bool experts_apart = false,
-                         kernels::Level level = kernels::Level::k8);
+                         const std::vector<sched::Plan>& plans = {});
+
+// Which shard a matrix of a layer belongs to, by the end of its tensor's name.
+sched::Module module_of(std::string_view layer_tensor);
+
+// Bytes of the weights that a plan reads, padding left out; and of those of experts among them.
+struct PlanBytes {
+    uint64_t weights = 0;
+    uint64_t experts = 0;
+};
+PlanBytes plan_bytes(const ModelMap& map, const sched::Plan& plan);
 
 }  // namespace weir

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -76,6 +77,12 @@ void NativeChecksum::add(std::span<const std::byte> bytes) { ::XXH64_update(stat
 uint64_t NativeChecksum::value() const { return ::XXH64_digest(state_->xxh); }
 
 uint64_t native_checksum(std::span<const std::byte> bytes) { return ::XXH64(bytes.data(), bytes.size(), 0); }
+
+std::string native_fingerprint(const NativeTable& table) {
+    char hex[17];
+    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(native_checksum(std::as_bytes(std::span(table.checksums)))));
+    return hex;
+}
 
 uint64_t index_parts(NativeTable* table, size_t n_tensors) {
     uint64_t checksums = 0;

@@ -55,6 +55,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/nested.h"
@@ -154,6 +155,8 @@ class NativeChecksum {
     std::unique_ptr<State, Free> state_;
 };
 uint64_t native_checksum(std::span<const std::byte> bytes);
+// Of all planes, by their checksums, as 16 hex digits: what tables that were measured on a file know it by.
+std::string native_fingerprint(const NativeTable& table);
 
 // Fills in first_checksum, by_tensor and first_part; tensors' numbers must be below n_tensors. Returns how many checksums
 // there are.

@@ -31,6 +31,11 @@ TinyShape shape() {
     return s;
 }
 
+std::string read_file(const std::string& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
 class Convert : public ::testing::Test {
   protected:
     ~Convert() override { fs::remove(native_); }
@@ -101,8 +106,77 @@ TEST_F(Convert, RunsAtEachPrecisionAndSaysWhich) {
     std::vector<std::string> with_level = plain;
     with_level.insert(with_level.end(), {"--precision", "4"});
     expect_one_line(weir(with_level), 2, "has one precision");
+    const std::string plan = native_ + ".plan";
+    std::ofstream(plan) << R"({"layers":[{"qk":8,"vo":6,"gate_up":4,"down":3},{"qk":4,"vo":4,"gate_up":3,"down":2}],"head":6})";
+    const std::vector<std::string> planned = {"run", native_, "-p", "ab", "-n", "4", "--paging", "resident", "--json", "--precision-plan", plan};
+    EXPECT_EQ(json::parse(weir(planned).out, nullptr, false)["precision"]["layers"][1]["down"], 2);
+    std::vector<std::string> both = planned;
+    both.insert(both.end(), {"--precision", "8"});
+    expect_one_line(weir(both), 2, "give one");
+    std::ofstream(plan) << "{}";
+    expect_one_line(weir(planned), 1, "is no precision plan");
+    fs::remove(plan);
     with_level.back() = "5";
     EXPECT_EQ(weir(with_level).status, 2);
+}
+
+// From a text to a table, from the table to a plan, and from both to a run; a calibration that was ended goes on.
+TEST_F(Convert, CalibratesPlansAndAdapts) {
+    convert();
+    const std::string text = native_ + ".txt", table = native_ + ".sensitivity.json", plan = native_ + ".plan", memory = native_ + ".memory",
+                      trace = native_ + ".trace";
+    {
+        std::ofstream out(text);
+        for (int i = 0; i < 400; ++i) out << "abc ba" << (i * i % 7) << " ";
+    }
+    const auto calibrate = [&](const char* windows, std::vector<std::string> more = {}) {
+        std::vector<std::string> args = {"calibrate", native_, "-f", text, "-c", "32", "--windows", windows, "--paging", "resident"};
+        args.insert(args.end(), more.begin(), more.end());
+        return weir(args);
+    };
+    expect_one_line(weir({"calibrate", model_.path(), "-f", text}), 2, "plain GGUF");
+    expect_one_line(calibrate("100000"), 1, "were asked for");
+    ASSERT_EQ(calibrate("1").status, 0);
+    const std::string one = read_file(table);
+    EXPECT_THAT(calibrate("1").err, HasSubstr("has 1 windows already"));
+    ASSERT_EQ(calibrate("3").status, 0);
+    const std::string three = read_file(table);
+    EXPECT_NE(one, three);
+    ASSERT_EQ(calibrate("3", {"--force"}).status, 0);
+    EXPECT_EQ(json::parse(read_file(table), nullptr, false)["windows"], 3);
+    expect_one_line(weir({"calibrate", native_, "-f", text, "-c", "16", "--windows", "1"}), 2, "--force");
+
+    const Ended list = spawn({WEIR_SCHED, "list", table}, {});
+    EXPECT_THAT(list.out, HasSubstr("8 bits everywhere"));
+    EXPECT_THAT(spawn({WEIR_SCHED, "show", table}, {}).out, HasSubstr("head"));
+    EXPECT_THAT(spawn({WEIR_SCHED, "check", table}, {}).out, HasSubstr("3 windows of 32 tokens"));
+    expect_one_line(spawn({WEIR_SCHED, "check", text}, {}), 1, "is no table");
+    expect_one_line(spawn({WEIR_SCHED, "plan", table}, {}), 2, "--like");
+    expect_one_line(spawn({WEIR_SCHED, "plan", table, "--bytes", "1"}, {}), 1, "the coarsest plan takes");
+    const Ended made = spawn({WEIR_SCHED, "plan", table, "--like", "4"}, {});
+    ASSERT_EQ(made.status, 0) << made.err;
+    std::ofstream(plan) << made.out;
+    EXPECT_EQ(weir({"run", native_, "-p", "ab", "-n", "3", "--precision-plan", plan, "--paging", "resident"}).status, 0);
+
+    const std::vector<std::string> run = {"run", native_, "-p", "ab ab ab", "-n", "24", "--precision", "auto", "--plan-memory", memory, "--trace-precision", trace,
+                                          "--paging", "resident", "--json", "--temp", "0", "--ignore-eos"};
+    const json first = json::parse(weir(run).out, nullptr, false)["precision"], second = json::parse(weir(run).out, nullptr, false)["precision"];
+    uint64_t tokens = 0;
+    for (const json& rung : first["auto"]) tokens += rung["tokens"].get<uint64_t>();
+    EXPECT_EQ(tokens, 23u);  // passes after the prompt's
+    EXPECT_EQ(first["remembered"], false);
+    EXPECT_EQ(second["remembered"], true);
+    EXPECT_LE(second["switches"], first["switches"]);
+    EXPECT_THAT(read_file(trace), HasSubstr("# rung 0: "));
+
+    std::vector<std::string> elsewhere = run;
+    elsewhere.insert(elsewhere.end(), {"--sensitivity", text});
+    expect_one_line(weir(elsewhere), 1, "is no table");
+    elsewhere.back() = text + ".not";
+    expect_one_line(weir(elsewhere), 2, "weir calibrate");
+    expect_one_line(weir({"run", native_, "-p", "ab", "--trace-precision", trace}), 2, "belong to --precision auto");
+    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "weir run's alone");
+    for (const std::string& path : {text, table, plan, memory, trace}) fs::remove(path);
 }
 
 }  // namespace

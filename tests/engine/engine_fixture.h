@@ -14,6 +14,7 @@ namespace weir::test {
 struct EngineOptions {
     PagingMode paging = PagingMode::kMmap;
     kernels::Level level = kernels::Level::k8;  // of a native file
+    std::vector<sched::Plan> plans{};           // of it, in the place of the level
     uint64_t frame_bytes = 0;
     bool gates = true;
     size_t threads = 1;
@@ -33,7 +34,8 @@ class Engine {
         : file(GgufFile::open(path)), config(read_config(file)) {
         StoreOptions store_options;
         store_options.mode = options.paging;
-        store_options.level = options.level;
+        store_options.plans = options.plans;
+        if (options.plans.empty()) store_options.plans = {sched::uniform_plan(config.n_layers, static_cast<int>(options.level))};
         store_options.trace_io = options.trace_io;
         store_options.frame_bytes = options.frame_bytes;
         store_options.workers = options.threads;

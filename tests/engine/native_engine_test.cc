@@ -79,7 +79,7 @@ TEST(NativeEngine, TheSameBitsWhereverPlanesAre) {
                 Engine engine(file.path(), options);
                 const auto resident = engine.logits(ids, 1);
                 ASSERT_EQ(0, std::memcmp(mapped.data(), resident.data(), mapped.size() * sizeof(float)));
-                EXPECT_EQ(engine.store->stats().level, static_cast<int>(level));
+                EXPECT_EQ(engine.store->stats().plan.uniform(), static_cast<int>(level));
             }
         }
     }
@@ -97,6 +97,49 @@ TEST(NativeEngine, ALevelReadsWhatItTakes) {
         EXPECT_GT(stats.bytes_read, before);
         EXPECT_LT(static_cast<double>(stats.bytes_read), 1.35 * static_cast<double>(stats.weights_bytes)) << static_cast<int>(level);
         before = stats.bytes_read;
+    }
+}
+
+// Each matrix is computed at the level of its shard: with one shard below the others the logits lie between, and differ from
+// those of every other shard below.
+TEST(NativeEngine, APlanSetsEachShard) {
+    const TinyShape shape;
+    const TinyNativeFile file(shape);
+    const auto ids = ids_for(9);
+    const auto high = Engine(file.path(), {}).logits(ids, 9), low = Engine(file.path(), {.level = Level::k2}).logits(ids, 9);
+    const size_t n_layers = shape.n_layers;
+    std::vector<std::vector<float>> seen{high, low};
+    for (size_t shard = 0; shard < sched::shards_of(n_layers); ++shard) {
+        SCOPED_TRACE(sched::shard_name(shard, n_layers));
+        EngineOptions options{.plans = {sched::uniform_plan(n_layers, 8)}};
+        options.plans[0].levels[shard] = 2;
+        seen.push_back(Engine(file.path(), options).logits(ids, 9));
+        EXPECT_LT(distance(seen.back(), high), 1.2 * distance(low, high));
+        for (size_t other = 0; other + 1 < seen.size(); ++other) EXPECT_NE(seen[other], seen.back()) << other;
+    }
+}
+
+// A plan that comes into force later gives the bits that it gives from the start, for what comes after.
+TEST(NativeEngine, PlansTakeTurns) {
+    for (const auto& [name, shape] : shapes()) {
+        SCOPED_TRACE(name);
+        const TinyNativeFile file(shape);
+        const auto ids = ids_for(14);
+        std::vector<sched::Plan> plans{sched::uniform_plan(shape.n_layers, 8)};
+        for (const uint32_t seed : {0u, 1u, 2u}) plans.push_back(mixed_plan(shape.n_layers, seed));
+        for (const PagingMode mode : {PagingMode::kMmap, PagingMode::kResident}) {
+            EngineOptions options{.paging = mode, .plans = plans};
+            Engine engine(file.path(), options);
+            for (const size_t p : {2, 0, 3, 1, 0}) {
+                engine.store->use_plan(plans[p]);
+                engine.cache->set_length(0);
+                const EngineOptions alone{.paging = mode, .plans = {plans[p]}};
+                EXPECT_EQ(engine.logits(ids, 5), Engine(file.path(), alone).logits(ids, 5)) << p;
+                EXPECT_EQ(engine.store->stats().plan, plans[p]);
+            }
+            EngineOptions few{.paging = mode, .plans = {sched::uniform_plan(shape.n_layers, 2)}};
+            EXPECT_THROW(Engine(file.path(), few).store->use_plan(plans[0]), Error);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/model/native_convert.h"
+#include "schedtool/plan.h"
 #include "tests/engine/tiny_model.h"
 
 namespace weir::test {
@@ -32,5 +33,12 @@ class TinyNativeFile {
     TinyModelFile source_;
     std::string path_;
 };
+
+// Levels that differ from shard to shard, the same for the same seed.
+inline sched::Plan mixed_plan(size_t n_layers, uint32_t seed) {
+    sched::Plan plan = sched::uniform_plan(n_layers, 8);
+    for (size_t i = 0; i < plan.levels.size(); ++i) plan.levels[i] = sched::kLevels[(seed + 3 * i + i / 2) % sched::kLevels.size()];
+    return plan;
+}
 
 }  // namespace weir::test

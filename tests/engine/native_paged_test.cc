@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tests/engine/engine_fixture.h"
-#include "runtime/model/native_format.h"
+#include "runtime/model/model_map.h"
 #include "tests/engine/native_model.h"
 
 namespace weir::test {
@@ -57,10 +57,13 @@ TEST(NativePaged, ReadsNoByteOfAnotherLevel) {
     shape.ffn_dim = 512;
     const TinyNativeFile native(shape, 64 << 10);
     const std::string trace = native.path() + ".trace";
-    for (const Level level : kernels::kLevels) {
+    std::vector<sched::Plan> plans{mixed_plan(shape.n_layers, 0), mixed_plan(shape.n_layers, 1)};
+    for (const uint8_t level : sched::kLevels) plans.push_back(sched::uniform_plan(shape.n_layers, level));
+    for (const sched::Plan& plan : plans) {
+        SCOPED_TRACE(sched::precision_json(plan));
         uint64_t bytes_read = 0;
         {
-            EngineOptions options{.paging = PagingMode::kUffd, .level = level};
+            EngineOptions options{.paging = PagingMode::kUffd, .plans = {plan}};
             options.frame_bytes = 1 << 20;
             options.trace_io = trace;
             Engine engine(native.path(), options);
@@ -69,23 +72,55 @@ TEST(NativePaged, ReadsNoByteOfAnotherLevel) {
         }
         const GgufFile file = GgufFile::open(native.path());
         const NativeTable& table = *file.native();
+        const ModelMap map = build_model_map(file, read_config(file), table.page, false, {plan});
         std::ifstream in(trace);
         uint64_t offset = 0, bytes = 0, sum = 0;
         while (in >> offset >> bytes) {
             sum += bytes;
-            for (const NativePart& part : table.parts) {
-                for (uint64_t b = 0; b < part.bands(); ++b) {
-                    const auto runs = band_runs(part, b, table.page);
+            for (const PlacedTensor& t : map.tensors) {
+                const auto level = static_cast<Level>(plan.levels[t.shard]);
+                for (size_t b = 0; b < t.bands.size(); ++b) {
+                    const auto runs = band_runs(*t.part, b, table.page);
                     for (size_t r = 0; r < kRuns; ++r) {
                         const bool touched = offset < runs[r].offset + runs[r].bytes && offset + bytes > runs[r].offset;
-                        ASSERT_TRUE(!touched || reads_run(level, r)) << "level " << static_cast<int>(level) << " reads run " << r;
+                        ASSERT_TRUE(!touched || reads_run(level, r)) << t.tensor->name << " reads run " << r;
                     }
                 }
             }
         }
-        EXPECT_GE(sum, bytes_read) << static_cast<int>(level);
+        EXPECT_GE(sum, bytes_read);
         EXPECT_GT(bytes_read, 0u);
         std::filesystem::remove(trace);
+    }
+}
+
+// A plan of many levels reads its own runs and no others, and plans that take turns give the bits that each gives alone.
+TEST(NativePaged, PlansTakeTurns) {
+    TinyShape shape;
+    shape.n_layers = 4;
+    shape.dim = 256;
+    shape.ffn_dim = 512;
+    const TinyNativeFile file(shape, 64 << 10);
+    std::mt19937 random(21);
+    std::vector<int32_t> ids(6);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % 300);
+    std::vector<sched::Plan> plans{sched::uniform_plan(shape.n_layers, 8), sched::uniform_plan(shape.n_layers, 2)};
+    for (const uint32_t seed : {0u, 1u, 2u}) plans.push_back(mixed_plan(shape.n_layers, seed));
+    for (const uint64_t budget : {1u << 20, 64u << 20}) {
+        EngineOptions options{.paging = PagingMode::kUffd, .plans = plans};
+        options.frame_bytes = budget;
+        options.threads = 2;
+        Engine engine(file.path(), options);
+        for (const size_t p : {1, 0, 3, 4, 2, 1}) {
+            SCOPED_TRACE("plan " + std::to_string(p) + ", " + std::to_string(budget) + " bytes");
+            const EngineOptions alone{.paging = PagingMode::kResident, .plans = {plans[p]}};
+            const auto expected = Engine(file.path(), alone).logits(ids, 1);
+            engine.store->use_plan(plans[p]);
+            engine.cache->set_length(0);
+            const auto logits = engine.logits(ids, 1);
+            ASSERT_EQ(0, std::memcmp(expected.data(), logits.data(), expected.size() * sizeof(float)));
+        }
+        EXPECT_EQ(engine.store->stats().faults, 0u);
     }
 }
 

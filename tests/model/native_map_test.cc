@@ -21,7 +21,7 @@ TEST(NativeMap, HoldsTheRunsOfTheLevelAndNothingElse) {
         const NativeTable& table = *file.native();
         const ModelConfig config = read_config(file);
         for (const Level level : kernels::kLevels) {
-            const ModelMap map = build_model_map(file, config, table.page, false, level);
+            const ModelMap map = build_model_map(file, config, table.page, false, {sched::uniform_plan(config.n_layers, static_cast<int>(level))});
             const auto image_has = [&](uint64_t offset) {
                 for (const PlacedRange& r : map.ranges)
                     if (offset >= r.file_offset && offset < r.file_offset + r.bytes) return true;
@@ -70,7 +70,8 @@ TEST(NativeMap, LargerPagesShareTheirEnds) {
     const GgufFile file = GgufFile::open(made.path);
     for (const Level level : kernels::kLevels) {
         const uint64_t page = 64u << 10;
-        const ModelMap map = build_model_map(file, read_config(file), page, false, level);
+        const ModelConfig config = read_config(file);
+        const ModelMap map = build_model_map(file, config, page, false, {sched::uniform_plan(config.n_layers, static_cast<int>(level))});
         for (const PlacedRange& r : map.ranges) {
             EXPECT_EQ(r.file_offset % page, 0u);
             EXPECT_EQ(r.bytes % page, 0u);
