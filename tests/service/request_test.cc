@@ -136,7 +136,7 @@ TEST(Tools, CallsAreReadFromTextHoweverItIsCut) {
             keep(reader.finish());
             EXPECT_EQ(content, c.content) << c.text << " by " << step;
             ASSERT_EQ(calls.size(), c.calls) << c.text << " by " << step;
-            if (!calls.empty()) EXPECT_EQ(calls[0].arguments, "{\"a\": 1}");
+            for (const ToolCall& call : calls) EXPECT_EQ(call.arguments, "{\"a\": 1}");
         }
     }
 }
