@@ -110,7 +110,7 @@ void Forward::lay_out(std::span<const SequencePart> parts) {
 std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool next_follows) {
     lay_out(parts);
     for (const SequencePart& part : parts) part.cache->begin_pass(part.ids.size());
-    const Batch batch{ids_, logit_tokens_.size(), next_follows};
+    const Batch batch{parts, ids_, logit_tokens_.size(), next_follows};
     ticket_.store(0, std::memory_order_relaxed);
     broken_stage_.store(kAllFinite, std::memory_order_relaxed);
     bool done = false;
@@ -159,6 +159,7 @@ void Forward::work(size_t worker, const Batch& batch) {
         if (worker == 0) layers_walked_.fetch_add(1, std::memory_order_relaxed);
     }
     keep_state(worker, batch, model_.layers.size());
+    sum_hidden(worker, batch);
     if (batch.logit_rows > 0 && !head(worker, batch)) return;
     if (worker != 0) return;
     pass_open_ = false;
@@ -285,6 +286,20 @@ bool Forward::gated(size_t worker, size_t tokens, const GatedBlock& block) {
     return walk(worker, tokens, gate_up, forms_.ffn_in, b.packed) &&
            pack(worker, tokens, down, forms_.ffn_down, packed_ffn, gated_row) &&
            walk(worker, tokens, down, forms_.ffn_down, packed_ffn);
+}
+
+// A part's sum is one worker's, token after token: it does not depend on how the part's text is cut.
+void Forward::sum_hidden(size_t worker, const Batch& batch) {
+    const size_t dim = model_.config.dim;
+    size_t token = 0, sums = 0;
+    for (const SequencePart& part : batch.parts) {
+        const bool mine = part.hidden_sum != nullptr && sums++ % team_.size() == worker;
+        for (size_t t = token; mine && t < token + part.ids.size(); ++t) {
+            const float* const row = normed(worker, buffers_.x + t * dim, model_.output_norm, feed_forward_stage(model_.layers.size() - 1));
+            for (size_t i = 0; i < dim; ++i) part.hidden_sum[i] += static_cast<double>(row[i]);
+        }
+        token += part.ids.size();
+    }
 }
 
 bool Forward::head(size_t worker, const Batch& batch) {

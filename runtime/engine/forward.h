@@ -46,6 +46,7 @@ struct SequencePart {
     KvCache* cache;
     std::span<const int32_t> ids;
     size_t logit_rows = 0;
+    double* hidden_sum = nullptr;  // [dim] the last hidden states of its tokens, normalised as for the head, are added in order
 };
 
 class Forward {
@@ -78,6 +79,7 @@ class Forward {
     size_t max_batch() const { return max_batch_; }
     // Any thread: counts layers of all passes so far. Stands still where a pass is stuck.
     uint64_t layers_walked() const noexcept { return layers_walked_.load(std::memory_order_relaxed); }
+    size_t dim() const { return model_.config.dim; }
 
     // Workers of the passes to come, at most what the team was made with; any number gives the same bits.
     size_t most_workers() const { return team_.capacity(); }
@@ -109,6 +111,7 @@ class Forward {
     };
     // What the workers of one pass share.
     struct Batch {
+        std::span<const SequencePart> parts;
         std::span<const int32_t> ids;  // of all parts
         size_t logit_rows;
         bool next_follows;
@@ -129,6 +132,7 @@ class Forward {
     bool begin(size_t worker, const Batch& batch);
     void keep_state(size_t worker, const Batch& batch, size_t index);
     bool layer(size_t worker, const Batch& batch, size_t index);
+    void sum_hidden(size_t worker, const Batch& batch);
     bool head(size_t worker, const Batch& batch);
 
     const float* normed(size_t worker, const float* x, const std::vector<float>& weight, uint32_t stage);

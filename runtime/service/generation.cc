@@ -44,8 +44,9 @@ void Generation::add(GeneratedToken token) {
     changed_.notify_one();
 }
 
-void Generation::end(FinishReason finish, std::string error) {
+void Generation::end(FinishReason finish, std::string error, std::vector<float> embedding) {
     const std::lock_guard lock(mutex_);
+    outcome_.embedding = std::move(embedding);
     outcome_.finish = finish;
     outcome_.error = std::move(error);
     ended_ = true;

@@ -28,6 +28,7 @@ struct GenerationRequest {
     bool ignore_end = false;
     bool logprobs = false;     // of each token, and
     size_t top_logprobs = 0;   // of the likeliest ones in its place
+    bool embeds = false;       // no answer: Outcome::embedding, of all of the prompt
     std::shared_ptr<const Grammar> grammar;  // what the answer may be; none: anything
 };
 
@@ -69,6 +70,7 @@ class Generation {
         double queued_s = 0;       // until a slot took it
         double prompt_s = 0;       // from then to the first token
         double decode_s = 0;       // from the first token to the last
+        std::vector<float> embedding;  // [dim] of length 1, where it was asked for
     };
     Outcome outcome() const;
 
@@ -76,7 +78,7 @@ class Generation {
     friend class Scheduler;
     void started(size_t cached_tokens);
     void add(GeneratedToken token);
-    void end(FinishReason finish, std::string error);
+    void end(FinishReason finish, std::string error, std::vector<float> embedding = {});
 
     const GenerationRequest request_;
     const Clock::time_point submitted_ = Clock::now();

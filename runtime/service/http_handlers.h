@@ -10,6 +10,8 @@ namespace weir {
 void serve_chat(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_completion(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 
+void serve_embeddings(const ModelService& service, const httplib::Request& request, httplib::Response& response);
+
 void serve_models(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_props(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_slots(const ModelService& service, const httplib::Request& request, httplib::Response& response);

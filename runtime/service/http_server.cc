@@ -170,6 +170,7 @@ void HttpServer::Parts::add_routes() {
     server.Get("/metrics", guarded(serve_metrics));
     server.Post("/v1/chat/completions", guarded(serve_chat));
     server.Post("/v1/completions", guarded(serve_completion));
+    server.Post("/v1/embeddings", guarded(serve_embeddings));
     server.Post("/tokenize", guarded(serve_tokenize));
     server.Post("/detokenize", guarded(serve_detokenize));
     server.Post("/apply-template", guarded(serve_apply_template));

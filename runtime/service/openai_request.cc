@@ -14,6 +14,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostStops = 16;
 constexpr size_t kLongestStop = 1 << 10;
 constexpr double kMostTopLogprobs = 20;
+constexpr size_t kMostInputs = 2048;
 
 // No request nests deeper; what walks a value may then recurse.
 constexpr int kDeepest = 64;
@@ -123,6 +124,15 @@ AnswerOptions parse_options(const ordered_json& body, const SamplerOptions& defa
     return o;
 }
 
+std::vector<TokenId> token_ids(const ordered_json& array, const char* field, const char* forms) {
+    std::vector<TokenId> ids;
+    for (const ordered_json& id : array) {
+        if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) refuse(field, forms);
+        ids.push_back(id.get<TokenId>());
+    }
+    return ids;
+}
+
 // A string, null, or an array of parts of the type "text".
 std::string parse_content(const ordered_json& message, const std::string& where) {
     const auto content = message.find("content");
@@ -229,15 +239,35 @@ CompletionRequest parse_completion_request(const ordered_json& body, const Sampl
         return request;
     }
     if (!prompt->is_array()) refuse("prompt", "must be a string or an array of token ids");
-    std::vector<TokenId> ids;
-    for (const ordered_json& id : *prompt) {
-        if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
-            refuse("prompt", "must be one string or an array of token ids: send several requests for several prompts");
-        }
-        ids.push_back(id.get<TokenId>());
-    }
-    request.prompt = std::move(ids);
+    request.prompt = token_ids(*prompt, "prompt", "must be one string or an array of token ids: send several requests for several prompts");
     return request;
+}
+
+EmbeddingRequest parse_embedding_request(const ordered_json& body) {
+    EmbeddingRequest made;
+    const ordered_json* const input = find(body, "input");
+    if (input == nullptr) refuse("input", "is missing");
+    constexpr const char* kForms = "must be a string, an array of token ids, or an array of these";
+    const auto add = [&](const ordered_json& one) {
+        if (one.is_string()) {
+            made.inputs.emplace_back(one.get<std::string>());
+        } else {
+            if (!one.is_array()) refuse("input", kForms);
+            made.inputs.emplace_back(token_ids(one, "input", kForms));
+        }
+    };
+    if (!input->is_array() || (!input->empty() && (*input)[0].is_number())) {
+        add(*input);
+    } else {
+        for (const ordered_json& one : *input) add(one);
+    }
+    if (made.inputs.empty() || made.inputs.size() > kMostInputs) refuse("input", "must hold 1 to " + std::to_string(kMostInputs) + " texts");
+    if (const ordered_json* const format = find(body, "encoding_format")) {
+        if (*format != "float" && *format != "base64") refuse("encoding_format", "must be \"float\" or \"base64\"");
+        made.base64 = *format == "base64";
+    }
+    if (find(body, "dimensions") != nullptr) refuse("dimensions", "is not supported: embeddings have the model's own");
+    return made;
 }
 
 std::string python_json(const ordered_json& value) {

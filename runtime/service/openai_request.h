@@ -44,12 +44,18 @@ struct CompletionRequest {
     std::variant<std::string, std::vector<TokenId>> prompt;
 };
 
+struct EmbeddingRequest {
+    std::vector<std::variant<std::string, std::vector<TokenId>>> inputs;  // at least one
+    bool base64 = false;
+};
+
 // The body as JSON. Throws ApiError where it is none, or no object.
 nlohmann::ordered_json parse_body(std::string_view body);
 
 // defaults: of what the request does not say.
 ChatRequest parse_chat_request(const nlohmann::ordered_json& body, const SamplerOptions& defaults);
 CompletionRequest parse_completion_request(const nlohmann::ordered_json& body, const SamplerOptions& defaults);
+EmbeddingRequest parse_embedding_request(const nlohmann::ordered_json& body);
 // Messages and tools alone.
 Conversation parse_conversation(const nlohmann::ordered_json& body);
 

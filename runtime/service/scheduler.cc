@@ -193,12 +193,14 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Generation> work) {
     const GenerationRequest& request = work->request();
     // The last token of the prompt is computed in any case: its logits are the answer's beginning.
     const size_t common = std::min(common_prefix(slot.ids, request.prompt), request.prompt.size() - 1);
-    const size_t kept = slot.cache->holds(common) ? common : 0;  // layers with a window forget what lies far back
+    // Layers with a window forget what lies far back; an embedding needs all of the prompt's hidden states.
+    const size_t kept = slot.cache->holds(common) && !request.embeds ? common : 0;
     slot.ids.resize(kept);
     slot.cache->set_length(kept);
     slot.history.assign(request.prompt.begin(), request.prompt.end());
     slot.sampler.emplace(request.sampler);
     slot.constraint.reset();
+    slot.hidden_sum.assign(request.embeds ? forward_.dim() : 0, 0.0);
     slot.generated = 0;
     slot.work = std::move(work);
     slot.work->started(kept);
@@ -240,7 +242,9 @@ void Scheduler::plan_parts() {
         Slot& slot = slots_[(first + i) % slots_.size()];
         if (slot.work == nullptr || slot.decodes()) continue;
         const size_t n = std::min(slot.left_of_prompt(), (room + prompts - 1) / prompts);
-        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), n == slot.left_of_prompt() ? size_t{1} : 0});
+        const bool embeds = !slot.hidden_sum.empty(), answers = n == slot.left_of_prompt() && !embeds;
+        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), answers ? size_t{1} : 0,
+                          embeds ? slot.hidden_sum.data() : nullptr});
         part_slots_.push_back(&slot);
         room -= n;
         --prompts;
@@ -298,10 +302,21 @@ void Scheduler::after_pass(std::span<const float> logits) {
         Slot& slot = *part_slots_[i];
         slot.ids.insert(slot.ids.end(), parts_[i].ids.begin(), parts_[i].ids.end());
         slot.last_used = pass_number_;
+        if (parts_[i].hidden_sum != nullptr && slot.left_of_prompt() == 0) finish_embedding(slot);
         if (parts_[i].logit_rows == 0) continue;
         sample(slot, logits.subspan(row * width, width));
         ++row;
     }
+}
+
+// The mean has the direction of the sum.
+void Scheduler::finish_embedding(Slot& slot) {
+    double squares = 0;
+    for (const double value : slot.hidden_sum) squares += value * value;
+    std::vector<float> embedding;
+    for (const double value : slot.hidden_sum) embedding.push_back(static_cast<float>(value / std::sqrt(squares)));
+    if (squares > 0) return finish(slot, FinishReason::kEnd, {}, std::move(embedding));
+    finish(slot, FinishReason::kInterrupted, "the hidden states of this text sum up to nothing");
 }
 
 TokenId Scheduler::draw(Slot& slot, std::span<const float> logits) {
@@ -334,7 +349,7 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
 }
 
 // Frees the slot; its cache stays for whoever begins alike.
-void Scheduler::finish(Slot& slot, FinishReason reason, std::string error) {
+void Scheduler::finish(Slot& slot, FinishReason reason, std::string error, std::vector<float> embedding) {
     if (slot.work == nullptr) return;
     const bool failed = !error.empty(), cancelled = slot.work->cancelled();
     const double took_s = seconds_since(slot.work->submitted_);
@@ -343,7 +358,7 @@ void Scheduler::finish(Slot& slot, FinishReason reason, std::string error) {
         ++(failed ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
         mean_request_s_ = (1 - kNewShare) * mean_request_s_ + kNewShare * took_s;
     }
-    slot.work->end(reason, std::move(error));
+    slot.work->end(reason, std::move(error), std::move(embedding));
     slot.work.reset();
     slot.constraint.reset();
     const std::lock_guard lock(mutex_);

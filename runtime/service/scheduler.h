@@ -102,6 +102,7 @@ class Scheduler {
         std::optional<Constraint> constraint;  // none: the answer is free
         std::vector<TokenId> history;  // prompt and answer
         size_t generated = 0;
+        std::vector<double> hidden_sum;  // [dim] of a prompt that is embedded; none of others
         uint64_t last_used = 0;     // pass
         bool decodes() const { return work != nullptr && history.size() == ids.size() + 1 && generated > 0; }
         size_t left_of_prompt() const { return history.size() - ids.size(); }
@@ -117,8 +118,9 @@ class Scheduler {
     void took(double seconds, size_t prompt_tokens, bool decoding);
     void after_pass(std::span<const float> logits);
     void sample(Slot& slot, std::span<const float> logits);
+    void finish_embedding(Slot& slot);
     TokenId draw(Slot& slot, std::span<const float> logits);
-    void finish(Slot& slot, FinishReason reason, std::string error = {});
+    void finish(Slot& slot, FinishReason reason, std::string error = {}, std::vector<float> embedding = {});
     void drop_cancelled();
     void publish();
 

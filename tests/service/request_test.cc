@@ -48,6 +48,18 @@ TEST(Request, ReadsPartsToolsAndCalls) {
     EXPECT_FALSE(c.thinking);
 }
 
+TEST(Request, ReadsInputsOfEmbeddings) {
+    const auto read = [](const char* body) { return parse_embedding_request(parse_body(body)); };
+    EXPECT_EQ(std::get<0>(read(R"({"input": "a"})").inputs.at(0)), "a");
+    EXPECT_EQ(std::get<1>(read(R"({"input": [1, 2], "encoding_format": "base64"})").inputs.at(0)), (std::vector<TokenId>{1, 2}));
+    EXPECT_EQ(read(R"({"input": ["a", [3], "b"]})").inputs.size(), 3u);
+    EXPECT_TRUE(read(R"({"input": "a", "encoding_format": "base64"})").base64);
+    for (const char* const body : {"{}", R"({"input": []})", R"({"input": 1})", R"({"input": [1, "a"]})", R"({"input": ["a", 1]})", R"({"input": [[-1]]})",
+                                   R"({"input": "a", "encoding_format": "hex"})", R"({"input": "a", "dimensions": 3})"}) {
+        EXPECT_THROW(read(body), ApiError) << body;
+    }
+}
+
 TEST(Request, RefusesWhatItCannotDoAndNamesTheField) {
     const std::pair<const char*, const char*> cases[] = {
         {R"(, "temperature": "hot")", "temperature"}, {R"(, "temperature": -1)", "temperature"}, {R"(, "top_k": 1.5)", "top_k"},

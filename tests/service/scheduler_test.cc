@@ -222,6 +222,29 @@ TEST(Scheduler, LogprobsAreThoseOfTheModel) {
     EXPECT_EQ(n, 5u);
 }
 
+TEST(Scheduler, EmbeddingsAreTheSameHoweverTheyAreComputed) {
+    GenerationRequest asked = request(90, 1, 5);
+    asked.embeds = true;
+    std::vector<std::vector<float>> all;
+    for (const size_t batch : {64u, 7u, 200u}) {
+        Service service(3, 8, 600, batch);
+        read_all(*service.scheduler->submit(request(90, 1, 5)));  // the prompt is in a cache, which must not be taken over
+        auto other = service.scheduler->submit(request(20, 40, 1));
+        auto embedding = service.scheduler->submit(asked);
+        EXPECT_TRUE(read_all(*embedding).empty());
+        EXPECT_EQ(embedding->outcome().finish, FinishReason::kEnd);
+        EXPECT_EQ(embedding->outcome().cached_tokens, 0u);
+        all.push_back(embedding->outcome().embedding);
+        EXPECT_EQ(read_all(*other).size(), 40u);
+    }
+    ASSERT_EQ(all[0].size(), shape().dim);
+    double squares = 0;
+    for (const float value : all[0]) squares += static_cast<double>(value) * value;
+    EXPECT_NEAR(squares, 1, 1e-5);
+    EXPECT_EQ(all[1], all[0]);
+    EXPECT_EQ(all[2], all[0]);
+}
+
 TEST(Scheduler, ABrokenPassFailsItsRequestsAndNotTheService) {
     Service service(2);
     GenerationRequest bad = request(5, 5, 1);

@@ -2,6 +2,7 @@
 """Talks to `weir serve` over sockets as a client would; prints TAP, one line per check.
 
 usage: serve_test.py WEIR MODEL     status 77 where the model is not here"""
+import base64
 import concurrent.futures
 import http.client
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -144,6 +146,20 @@ def forms(server, say):
     say(status == 400 and answer['error']['param'].endswith('properties.x.pattern'), 'what cannot be had is named', answer)
 
 
+def embeddings(server, say):
+    texts = ['The cat sleeps on the sofa.', 'A kitten naps on the couch.', 'Interest rates rose by two percent.']
+    status, answer = server.ask('/v1/embeddings', {'input': texts})
+    vectors = [d['embedding'] for d in answer['data']]
+    product = lambda a, b: sum(x * y for x, y in zip(a, b))
+    say(status == 200 and [d['index'] for d in answer['data']] == [0, 1, 2] and all(abs(product(v, v) - 1) < 1e-4 for v in vectors), 'embeddings', answer)
+    say(product(vectors[0], vectors[1]) > product(vectors[0], vectors[2]), 'what is alike lies close', [product(vectors[0], v) for v in vectors])
+    tokens = server.ask('/tokenize', {'content': texts[0], 'add_special': True})[1]['tokens']
+    coded = server.ask('/v1/embeddings', {'input': [tokens], 'encoding_format': 'base64'})[1]
+    vector = struct.unpack(f'<{len(vectors[0])}f', base64.b64decode(coded['data'][0]['embedding']))
+    say(max(abs(a - b) for a, b in zip(vector, vectors[0])) < 1e-6 and coded['usage']['total_tokens'] == len(tokens), 'the same of tokens, in base64', coded['usage'])
+    say([server.ask('/v1/embeddings', {'input': i})[0] for i in ('', [], [10 ** 6], 'word ' * 5000)] == [400] * 4, 'or an error')
+
+
 def tools(server, say):
     ask = {'messages': [{'role': 'user', 'content': 'Add 2 and 3.'}], 'tools': [TOOL], 'temperature': 0, 'max_tokens': 100}
     for what, choice in (('required', 'required'), ('named', {'type': 'function', 'function': {'name': 'add'}})):
@@ -261,7 +277,7 @@ def main():
             say(False, check.__name__, repr(error) + ' ' + ''.join(server.log[-3:]))
 
     server = Server(weir, model, '--parallel', '2', '--queue', '1')
-    for check in (answers, endpoints, forms, errors, disconnects, overload):
+    for check in (answers, endpoints, forms, embeddings, errors, disconnects, overload):
         run(check, server)
     run(drains, server)
     wide = Server(weir, model, '--parallel', '3')
