@@ -6,6 +6,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/half.h"
+#include "kernels/nested_fit.h"
 
 namespace weir::kernels {
 namespace {
@@ -227,6 +228,12 @@ void pack_nested(const NestedBlock& in, size_t block, size_t k, std::byte* const
             default: pack_codes(in.code, groups, plane, out); break;
         }
     }
+}
+
+bool fit_level_two(const float* weights, size_t n, NestedBlock* block) noexcept {
+    Sums two[kCellsPerSuper];
+    for (size_t e = 0; e < n; ++e) two[e / kCellElements].add(static_cast<double>(weights[e]), block->code[e] >> 6);
+    return fit_scales(two, n / kCellElements, &block->s2);
 }
 
 bool fit_nested(const float* weights, size_t n, NestedBlock* out) noexcept {

@@ -8,9 +8,11 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
+#include "runtime/cli/loaded_model.h"
 #include "runtime/cli/size_arg.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/whole_number.h"
+#include "runtime/engine/second_moments.h"
 #include "runtime/engine/team.h"
 #include "runtime/error.h"
 #include "runtime/model/native_convert.h"
@@ -27,7 +29,14 @@ struct Options {
     bool force = false;
     ConvertOptions convert;
     std::optional<SizeArg> band;
+    std::string calibration;
+    size_t tokens = 16u << 10;
 };
+
+// A pass of the calibration text each, of which the last tokens show what the head takes in.
+constexpr size_t kWindow = 256, kHeadTokens = 64;
+// For moments of layers that are taken together. Gemma 3 270M needs 440 MB.
+constexpr uint64_t kMomentBytes = 512u << 20;
 
 // The least and the most that --band takes: less is all padding, more than any budget wants to hold at a time.
 constexpr uint64_t kLeastBand = 16u << 10, kMostBand = 1u << 30;
@@ -47,6 +56,35 @@ void check_output(const Options& o) {
     if (!o.force) throw UsageError(o.output + ": is there already; name another, or give --force to replace it");
 }
 
+// The source model and what its matrices take in on the calibration text.
+class Calibration {
+  public:
+    Calibration(const Options& o, std::function<void(size_t, size_t)> progress) : model_(o.input, "") {
+        std::vector<TokenId> ids = model_.tokenizer->encode(read_text(o.calibration, "the calibration text"), true, false);
+        const size_t there = ids.size() / kWindow, windows = std::min(there, std::max<size_t>(1, o.tokens / kWindow));
+        if (there == 0) throw Error(o.calibration + ": has " + std::to_string(ids.size()) + " tokens, and a window takes " + std::to_string(kWindow));
+        std::vector<TokenId> chosen;  // from all over the text
+        for (size_t w = 0; w < windows; ++w) {
+            const auto window = std::span<const TokenId>(ids).subspan(w * there / windows * kWindow, kWindow);
+            chosen.insert(chosen.end(), window.begin(), window.end());
+            if (model_.tokenizer->adds_bos() && model_.tokenizer->bos()) chosen[w * kWindow] = *model_.tokenizer->bos();
+        }
+        const ModelShare share = {&model_, {kWindow, kHeadTokens, kWindow, o.convert.threads}};
+        StoreOptions store;
+        store.mode = PagingMode::kMmap;
+        const kernels::KernelSet& kernels = chosen_kernels();
+        loaded_ = std::make_unique<LoadedModel>(share, store, KvType{}, kernels, ActivationForms::product());
+        moments_ = std::make_unique<SecondMoments>(SecondMoments::Source{&loaded_->model, &loaded_->forward, &loaded_->cache, &loaded_->team, &kernels},
+                                                   std::move(chosen), kWindow, kHeadTokens, kMomentBytes, std::move(progress));
+    }
+    SecondMoments& moments() { return *moments_; }
+
+  private:
+    const ModelFile model_;
+    std::unique_ptr<LoadedModel> loaded_;
+    std::unique_ptr<SecondMoments> moments_;
+};
+
 int convert(Options& o) {
     check_output(o);
     if (o.band) {
@@ -61,6 +99,14 @@ int convert(Options& o) {
     Conversion result;
     try {
         ProgressLine progress;
+        std::unique_ptr<Calibration> calibration;
+        if (!o.calibration.empty()) {
+            calibration = std::make_unique<Calibration>(o, [&](size_t done, size_t windows) {
+                if (progress.due()) progress.show("calibration text: window " + std::to_string(done) + " of " + std::to_string(windows));
+                if (signals.asked() != 0) throw Error(o.input + ": conversion stopped; nothing is left of it");
+            });
+            o.convert.factor = [&](const std::string& tensor) { return calibration->moments().factor(tensor); };
+        }
         result = convert_to_native(source, config, o.output, o.convert, [&](uint64_t done, uint64_t total) {
             if (progress.due()) progress.show(share(done, total, start));
             return signals.asked() == 0;
@@ -78,7 +124,8 @@ int convert(Options& o) {
     if (result.kept_matrices != 0)
         std::fprintf(stderr, "weir: note: %zu matrices have rows that 32 does not divide: they keep their type, at every level (inspect names them)\n",
                      result.kept_matrices);
-    std::fprintf(stderr, "weir: warning: rounded without calibration text: levels below 4 cost much quality; look at perplexity --kl before using them\n");
+    if (o.calibration.empty())
+        std::fprintf(stderr, "weir: warning: rounded without calibration text: levels below 4 cost much quality; --calibration FILE learns the rounding\n");
     return 0;
 }
 
@@ -109,6 +156,8 @@ Command add_convert(CLI::App& app) {
     command->add_option("input", options->input, "GGUF file")->required()->type_name("IN.gguf");
     command->add_option("output", options->output, "native file to write")->required()->type_name("OUT.weir");
     command->add_flag("--force", options->force, "replace a file that is there");
+    command->add_option("--calibration", options->calibration, "learn the rounding from what matrices take in on this text (not with experts)")->type_name("FILE");
+    command->add_option("--calibration-tokens", options->tokens, "of it, from all over the text")->capture_default_str()->check(whole_number(1, 1u << 24));
     command->add_option("-t,--threads", options->convert.threads, "threads (default: physical cores)")->check(whole_number(1, 256));
     command->add_option_function<std::string>("--band", [options](const std::string& text) { options->band = parse_size(text, "--band"); },
         "rows that are walked together, as stored (default: a 64th of the matrices, at most 4M); less for budgets below 64M")->type_name("SIZE");

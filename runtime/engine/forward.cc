@@ -339,6 +339,7 @@ bool Forward::pack(size_t worker, size_t tokens, std::span<const Product> group,
     const size_t step = tokens == 1 ? 1 : team_.size();
     for (size_t t = tokens == 1 ? 0 : worker; t < tokens; t += step) {
         const float* const row = make_row(t);
+        if (watch_ != nullptr && (tokens > 1 || worker == 0)) watch_->see(*group.front().w, t, {row, cols});
         if (as_floats) kernels_.quantize(Activation::kF32, row, cols, to.f32 + t * to.f32_stride);
         if (as_blocks) kernels_.quantize(form, row, cols, to.quantized + t * to.quantized_stride);
     }

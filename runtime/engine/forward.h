@@ -64,6 +64,15 @@ class Forward {
         return pass({&part, 1}, next_follows);
     }
 
+    // Is shown what matrices take in: a token's row, before it is rounded, and the first of the matrices that share it. Called by
+    // all workers at once, a row by one.
+    class InputWatch {
+      public:
+        virtual ~InputWatch() = default;
+        virtual void see(const Matrix& first, size_t token, std::span<const float> row) noexcept = 0;
+    };
+    void watch_inputs(InputWatch* watch) { watch_ = watch; }
+
     // The residual stream of a pass of n tokens as it enters each layer, and the head: x[layer][n][dim], n_layers + 1 of them. With
     // keep_states() passes leave it there (nullptr: they do not). pass_from() is a pass of one part that begins with a layer, by
     // what entered it; layers before it are neither read nor computed, and their KV cache is not written.
@@ -196,6 +205,7 @@ class Forward {
     const ExpertTraceReader* trace_from_ = nullptr;
 
     std::atomic<uint64_t> layers_walked_{0};
+    InputWatch* watch_ = nullptr;
     float* keep_states_ = nullptr;
     size_t first_layer_ = 0;        // of the pass under way
     const float* states_ = nullptr; // what enters it; nullptr: the embedding does

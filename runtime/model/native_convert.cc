@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kernels/kernels.h"
+#include "kernels/nested_learn.h"
 #include "kernels/quantize_weights.h"
 #include "runtime/error.h"
 #include "runtime/model/native_format.h"
@@ -27,6 +28,7 @@ constexpr uint64_t kSmallPage = 4u << 10, kLargePage = 16u << 10;
 constexpr uint64_t kLargeModel = uint64_t{1} << 30;
 constexpr uint64_t kLeastBand = 64u << 10, kMostBand = 4u << 20;
 constexpr uint64_t kRowTile = 16;  // of the kernels
+constexpr uint64_t kLearnedRows = 32;  // that are rounded together
 
 uint64_t align_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -88,6 +90,7 @@ class Planner {
         const uint64_t band = options.band_bytes != 0 ? options.band_bytes : std::clamp(stored / 64, kLeastBand, kMostBand);
         for (NativePart& part : table_.parts) {
             part.band_rows = band_rows_for(part.rows, part.cols, table_.page, band);
+            if (options.factor) part.span_log2 = kernels::kLearnedSpanLog2;
             result_.weights += part.rows * part.cols;
         }
         table_.source_bytes = source.file_size();
@@ -208,8 +211,9 @@ struct BandTask {
 
 class Converter {
   public:
-    Converter(const GgufFile& source, NativeTable& table, PartialFile& out, const std::function<bool(uint64_t, uint64_t)>& go_on)
-        : source_(source), input_(source), table_(table), out_(out), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
+    Converter(const GgufFile& source, NativeTable& table, PartialFile& out, const ConvertOptions& options,
+              const std::function<bool(uint64_t, uint64_t)>& go_on)
+        : source_(source), input_(source), table_(table), out_(out), factor_(options.factor), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
         for (const NativePart& part : table.parts) {
             for (uint64_t b = 0; b < part.bands(); ++b) tasks_.push_back({&part, b});
             total_ += part_bytes(part, table.page);
@@ -254,6 +258,19 @@ class Converter {
         }
     }
 
+    std::shared_ptr<const std::vector<float>> factor_of(const GgufTensor& tensor) {
+        if (!factor_) return nullptr;
+        const std::lock_guard lock(factor_mutex_);
+        return factor_(tensor.name);
+    }
+
+    bool round_rows(std::vector<float>& weights, size_t rows, size_t cols, const std::vector<float>* factor, std::vector<kernels::NestedBlock>& out) const {
+        if (factor != nullptr) return kernels::learn_nested(kernels_, weights.data(), rows, cols, factor->data(), out.data());
+        for (size_t b = 0; b * 256 < cols; ++b)
+            if (!kernels::fit_nested(weights.data() + b * 256, std::min<size_t>(256, cols - b * 256), &out[b])) return false;
+        return true;
+    }
+
     void convert(const BandTask& task, Rows& source, std::vector<std::byte>& band) {
         const NativePart& part = *task.part;
         const uint64_t n_rows = part.rows_of(task.band);
@@ -268,17 +285,21 @@ class Converter {
         }
         const GgufTensor& tensor = source_.tensors()[part.tensor];
         const uint64_t first = part.expert * part.rows + task.band * part.band_rows;
-        for (uint64_t r = 0; r < n_rows; ++r) {
-            const std::span<const float> weights = source.read(tensor, first + r);
-            for (size_t b = 0; b * 256 < part.cols; ++b) {
-                kernels::NestedBlock block;
-                const auto piece = weights.subspan(b * 256, std::min<size_t>(256, part.cols - b * 256));
-                if (!kernels::fit_nested(piece.data(), piece.size(), &block))
-                    source.fail(tensor, first + r, "has weights too large for scales in half precision");
-                kernels::pack_nested(block, b, part.cols, planes);
+        const std::shared_ptr<const std::vector<float>> factor = factor_of(tensor);
+        const size_t supers = (part.cols + 255) / 256;
+        const uint64_t step = factor != nullptr ? kLearnedRows : 1;
+        std::vector<kernels::NestedBlock> blocks(step * supers);
+        std::vector<float> weights(step * part.cols);
+        for (uint64_t at = 0; at < n_rows; at += step) {
+            const uint64_t n = std::min(step, n_rows - at);
+            for (uint64_t r = 0; r < n; ++r) std::ranges::copy(source.read(tensor, first + at + r), weights.begin() + static_cast<ptrdiff_t>(r * part.cols));
+            if (!round_rows(weights, n, part.cols, factor.get(), blocks))
+                source.fail(tensor, first + at, "or one of the " + std::to_string(n - 1) + " after it, has weights too large for scales in half precision");
+            for (uint64_t r = 0; r < n; ++r) {
+                for (size_t b = 0; b < supers; ++b) kernels::pack_nested(blocks[r * supers + b], b, part.cols, planes);
+                for (size_t p = 0; p < kernels::kPlanes; ++p)
+                    planes[p] += kernels::plane_row_bytes(static_cast<kernels::Plane>(p), part.cols);
             }
-            for (size_t p = 0; p < kernels::kPlanes; ++p)
-                planes[p] += kernels::plane_row_bytes(static_cast<kernels::Plane>(p), part.cols);
         }
         for (size_t r = 0; r < kRuns; ++r) {
             const auto bytes = std::span(band).subspan(runs[r].offset - runs[0].offset, runs[r].bytes);
@@ -294,6 +315,8 @@ class Converter {
     const Input input_;
     NativeTable& table_;
     PartialFile& out_;
+    const decltype(ConvertOptions::factor)& factor_;
+    std::mutex factor_mutex_;
     const std::function<bool(uint64_t, uint64_t)>& go_on_;
     const kernels::KernelSet& kernels_;
     std::vector<BandTask> tasks_;
@@ -316,7 +339,7 @@ Conversion convert_to_native(const GgufFile& source, const ModelConfig& config, 
     NativeTable& table = plan.table();
     PartialFile out(path);
     out.reserve(plan.result().file_bytes);
-    Converter converter(source, table, out, go_on);
+    Converter converter(source, table, out, options, go_on);
     converter.keep();
     converter.run(std::max<size_t>(1, options.threads));
     std::vector<std::byte> index(table.index_bytes);

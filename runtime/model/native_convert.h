@@ -1,10 +1,12 @@
-// `weir convert`: a GGUF model into the native format, by the nearest code. Memory is bounded: each thread holds a band of
-// a few MiB and a row. The file appears whole or not at all.
+// `weir convert`: a GGUF model into the native format, by the nearest code, or by learned rounding. Memory is bounded: each
+// thread holds a band of a few MiB and a row, or some rows. The file appears whole or not at all.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
@@ -15,6 +17,9 @@ struct ConvertOptions {
     size_t threads = 1;
     uint64_t page = 0;        // of flash; 0: 16 KiB, or 4 KiB where the planes are less than 1 GiB
     uint64_t band_bytes = 0;  // at most, stored; 0: a 64th of all planes, from 64 KiB to 4 MiB
+    // Learned rounding, where it is there: kernels::feedback_factor() of a tensor's inputs. Asked for in execution order, by one
+    // thread at a time.
+    std::function<std::shared_ptr<const std::vector<float>>(const std::string& tensor)> factor;
 };
 
 struct Conversion {

@@ -176,6 +176,10 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     expect_one_line(weir(elsewhere), 2, "weir calibrate");
     expect_one_line(weir({"run", native_, "-p", "ab", "--trace-precision", trace}), 2, "belong to --precision auto");
     expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "weir run's alone");
+    // Of another model: planes that were rounded in another way.
+    ASSERT_EQ(weir({"convert", model_.path(), native_, "--force", "--calibration", text, "--calibration-tokens", "512"}).status, 0);
+    EXPECT_EQ(weir({"verify", native_}).status, 0);
+    expect_one_line(weir(run), 1, "was measured on another model");
     for (const std::string& path : {text, table, plan, memory, trace}) fs::remove(path);
 }
 

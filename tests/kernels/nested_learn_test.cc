@@ -1,0 +1,156 @@
+// Learned rounding: the factor is what it is said to be, outputs come nearer than the nearest code brings them, and no weight goes
+// where its low half cannot bring it back.
+#include "kernels/nested_learn.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/kernels/nested_fixture.h"
+
+namespace weir::test {
+namespace {
+
+// Inputs of which many go together, as activations do: k of them made from a few.
+std::vector<float> inputs(size_t n, size_t k, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const size_t few = k / 8;
+    std::vector<float> mix(few * k), x(n * k);
+    for (float& m : mix) m = normal(random);
+    for (size_t t = 0; t < n; ++t) {
+        std::vector<float> own(few);
+        for (float& o : own) o = normal(random);
+        for (size_t i = 0; i < k; ++i) {
+            x[t * k + i] = 0.3f * normal(random);
+            for (size_t f = 0; f < few; ++f)
+                x[t * k + i] += mix[f * k + i] * own[f] / std::sqrt(static_cast<float>(few));
+        }
+    }
+    return x;
+}
+
+std::vector<float> moments_of(const std::vector<float>& x, size_t k) {
+    std::vector<double> sum(k * k);
+    for (size_t t = 0; t * k < x.size(); ++t)
+        for (size_t i = 0; i < k; ++i)
+            for (size_t j = i; j < k; ++j)
+                sum[i * k + j] += static_cast<double>(x[t * k + i]) * static_cast<double>(x[t * k + j]);
+    return {sum.begin(), sum.end()};
+}
+
+std::vector<float> normal_weights(size_t n, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0.01f, 0.05f);
+    std::vector<float> w(n);
+    for (float& weight : w) weight = normal(random);
+    return w;
+}
+
+std::vector<float> at_level(Level level, const std::vector<NestedBlock>& blocks, size_t rows, size_t k,
+                            uint8_t span_log2) {
+    const size_t supers = (k + 255) / 256;
+    std::vector<float> out(rows * k);
+    for (size_t r = 0; r < rows; ++r) {
+        std::vector<std::byte> bytes[kPlanes];
+        std::byte* row[kPlanes];
+        NestedRows view;
+        view.span_log2 = span_log2;
+        for (size_t p = 0; p < kPlanes; ++p) {
+            bytes[p].resize(plane_row_bytes(static_cast<Plane>(p), k));
+            view.plane[p] = row[p] = bytes[p].data();
+        }
+        for (size_t b = 0; b < supers; ++b) pack_nested(blocks[r * supers + b], b, k, row);
+        scalar_set().dequantize_nested(level, view, out.data() + r * k, k);
+    }
+    return out;
+}
+
+// Mean square of what rounding changes in the outputs.
+double output_error(const std::vector<float>& w, const std::vector<float>& rounded, const std::vector<float>& x,
+                    size_t rows, size_t k) {
+    double sum = 0;
+    for (size_t r = 0; r < rows; ++r) {
+        for (size_t t = 0; t * k < x.size(); ++t) {
+            double off = 0;
+            for (size_t i = 0; i < k; ++i)
+                off += static_cast<double>(w[r * k + i] - rounded[r * k + i]) * static_cast<double>(x[t * k + i]);
+            sum += off * off;
+        }
+    }
+    return sum;
+}
+
+TEST(NestedLearn, TheFactorIsOfTheInverse) {
+    const size_t k = 96;
+    const std::vector<float> moments = moments_of(inputs(300, k, 1), k);
+    std::vector<float> u = moments;
+    ASSERT_TRUE(feedback_factor(scalar_set(), k, u.data()));
+    double mean = 0;
+    for (size_t i = 0; i < k; ++i) mean += static_cast<double>(moments[i * k + i]) / static_cast<double>(k);
+    for (size_t i = 0; i < k; ++i) {
+        EXPECT_GT(u[i * k + i], 0);
+        for (size_t j = 0; j < k; ++j) {
+            double product = 0;  // of U^T U and the damped moments
+            for (size_t m = 0; m < k; ++m) {
+                double inverse = 0;
+                for (size_t n = 0; n <= std::min(i, m); ++n)
+                    inverse += static_cast<double>(u[n * k + i]) * static_cast<double>(u[n * k + m]);
+                product += inverse * (static_cast<double>(moments[std::min(m, j) * k + std::max(m, j)]) +
+                                      (m == j ? 0.01 * mean : 0));
+            }
+            ASSERT_NEAR(product, i == j ? 1.0 : 0.0, 1e-3);
+        }
+    }
+    std::vector<float> broken = moments;
+    broken[5 * k + 5] = NAN;
+    EXPECT_FALSE(feedback_factor(scalar_set(), k, broken.data()));
+    std::vector<float> nothing(k * k);  // inputs that never came
+    EXPECT_TRUE(feedback_factor(scalar_set(), k, nothing.data()));
+}
+
+TEST(NestedLearn, OutputsComeNearer) {
+    const size_t rows = 24;
+    for (const size_t k : {256, 320, 576}) {
+        SCOPED_TRACE(k);
+        const std::vector<float> x = inputs(400, k, 2), w = normal_weights(rows * k, 3);
+        std::vector<float> factor = moments_of(x, k);
+        ASSERT_TRUE(feedback_factor(scalar_set(), k, factor.data()));
+        const size_t supers = (k + 255) / 256;
+        std::vector<NestedBlock> learned(rows * supers), nearest(rows * supers);
+        std::vector<float> spent = w;
+        ASSERT_TRUE(learn_nested(scalar_set(), spent.data(), rows, k, factor.data(), learned.data()));
+        for (size_t r = 0; r < rows; ++r)
+            for (size_t b = 0; b < supers; ++b)
+                ASSERT_TRUE(fit_nested(w.data() + r * k + b * 256, std::min<size_t>(256, k - b * 256),
+                                       &nearest[r * supers + b]));
+        for (const Level level : {Level::k3, Level::k4}) {
+            const double learned_error =
+                output_error(w, at_level(level, learned, rows, k, kLearnedSpanLog2), x, rows, k);
+            EXPECT_LT(learned_error, 0.6 * output_error(w, at_level(level, nearest, rows, k, 0), x, rows, k))
+                << static_cast<int>(level);
+        }
+        // A step of level 8 is a sixteenth of the span: no weight is further away than half of it, and rounding of the grid.
+        const std::vector<float> eight = at_level(Level::k8, learned, rows, k, kLearnedSpanLog2);
+        for (size_t i = 0; i < rows * k; ++i) {
+            const NestedBlock& block = learned[i / k * supers + i % k / 256];
+            const float step = half_to_float(block.s4.d) * static_cast<float>(block.s4.scale[i % k % 256 / 32]);
+            ASSERT_LE(std::fabs(w[i] - eight[i]), step * ((1 << kLearnedSpanLog2) / 32.0f + 1e-3f)) << i;
+        }
+    }
+}
+
+TEST(NestedLearn, TheBlocksOfRowsDoNotMatter) {
+    const size_t rows = 7, k = 288, supers = 2;
+    std::vector<float> factor = moments_of(inputs(100, k, 4), k);
+    ASSERT_TRUE(feedback_factor(scalar_set(), k, factor.data()));
+    std::vector<float> together = normal_weights(rows * k, 5), alone = together;
+    std::vector<NestedBlock> all(rows * supers), one(rows * supers);
+    ASSERT_TRUE(learn_nested(scalar_set(), together.data(), rows, k, factor.data(), all.data()));
+    for (size_t r = 0; r < rows; ++r)
+        ASSERT_TRUE(learn_nested(scalar_set(), alone.data() + r * k, 1, k, factor.data(), one.data() + r * supers));
+    for (const Level level : kLevels) EXPECT_EQ(at_level(level, all, rows, k, 1), at_level(level, one, rows, k, 1));
+}
+
+}  // namespace
+}  // namespace weir::test
