@@ -61,7 +61,9 @@ TEST(Pareto, NoPlanOfAsFewBytesIsBetter) {
         for (const RatedPlan& plan : all) {
             fewest = std::min(fewest, plan.bytes);
             for (const RatedPlan& listed : list)
-                if (plan.bytes <= listed.bytes) ASSERT_GE(plan.kl, listed.kl * (1 - 1e-9));
+                if (plan.bytes <= listed.bytes) {
+                    ASSERT_GE(plan.kl, listed.kl * (1 - 1e-9));
+                }
         }
         EXPECT_EQ(list.back().bytes, fewest);
     }
@@ -92,7 +94,9 @@ TEST(Pareto, BestWithinKeepsToItsBytes) {
             const RatedPlan best = best_within(table, bytes);
             EXPECT_LE(best.bytes, bytes);
             for (const RatedPlan& listed : list)
-                if (listed.bytes <= bytes) EXPECT_LE(best.kl, listed.kl * (1 + 1e-9));
+                if (listed.bytes <= bytes) {
+                    EXPECT_LE(best.kl, listed.kl * (1 + 1e-9));
+                }
         }
         EXPECT_EQ(best_within(table, 0).plan, list.back().plan);
         EXPECT_EQ(best_within(table, UINT64_MAX).plan.levels.size(), 5u);

@@ -82,7 +82,9 @@ TEST(Ladder, IsAThinnedList) {
         }
         if (rungs > 1)
             for (const RatedPlan& plan : list)
-                if (plan.kl <= most) EXPECT_GE(plan.bytes, ladder.back().bytes);
+                if (plan.kl <= most) {
+                    EXPECT_GE(plan.bytes, ladder.back().bytes);
+                }
     }
 }
 

@@ -137,7 +137,9 @@ class HandedOver : public Supervision {
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-        if (listens) ASSERT_EQ(::listen(fd, 4), 0);
+        if (listens) {
+            ASSERT_EQ(::listen(fd, 4), 0);
+        }
         if (fd != 3) ::dup2(fd, 3), ::close(fd);
         set("LISTEN_PID", own_pid());
         set("LISTEN_FDS", "1");
