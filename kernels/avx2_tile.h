@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/avx2_matmul_codes.h"
+#include "kernels/kernels.h"
 #include "kernels/types.h"
 
 namespace weir::kernels::avx2 {
