@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/service/api_error.h"
@@ -58,13 +59,20 @@ void clear_socket_path(const std::string& path) {
 // httplib's, which can also take over a socket that listens already.
 class Listener : public httplib::Server {
   public:
+    ~Listener() override {
+        if (dead_ >= 0) ::close(dead_);
+    }
     void adopt(int fd) {
         set_idle_interval(1, 0);  // how soon let_go() is noticed
         svr_sock_ = fd;
+        dead_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     }
     // In place of stop(), which shuts the socket down: that would end it for the service manager too, who keeps it for the next
     // of us. The loop meets a socket that nobody can accept from, closes it and ends.
-    void let_go() { svr_sock_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+    void let_go() { svr_sock_ = std::exchange(dead_, -1); }
+
+  private:
+    int dead_ = -1;  // made before the loop begins, or ThreadSanitizer misses that the loop was handed it
 };
 
 bool is_unix_socket(int fd) {
