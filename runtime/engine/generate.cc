@@ -49,27 +49,20 @@ class LogitsHash {
     std::unique_ptr<XXH64_state_t, Free> state_;
 };
 
-double entropy_nats(std::span<const float> logits) {
-    const float top = *std::max_element(logits.begin(), logits.end());
-    double sum = 0, weighted = 0;
-    for (const float logit : logits) {
-        const double x = logit - top;
-        const double e = std::exp(x);
-        sum += e;
-        weighted += e * x;
-    }
-    return std::log(sum) - weighted / sum;
-}
-
-double margin_of(std::span<const float> logits) {
+TokenSignal signal_of(size_t token, std::span<const float> logits) {
     float first = -INFINITY, second = -INFINITY;
     for (const float logit : logits) {
         second = std::max(second, std::min(first, logit));
         first = std::max(first, logit);
     }
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit - first));
-    return (1 - std::exp(static_cast<double>(second - first))) / sum;
+    double sum = 0, weighted = 0;
+    for (const float logit : logits) {
+        const double x = logit - first;
+        const double e = std::exp(x);
+        sum += e;
+        weighted += e * x;
+    }
+    return {token, std::log(sum) - weighted / sum, (1 - std::exp(static_cast<double>(second - first))) / sum};
 }
 
 // Where the counters stand.
@@ -149,9 +142,8 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     size_t worker_tokens = 0;
     for (;;) {
         hash.add(logits);
-        const double nats = entropy_nats(logits);
-        entropy += nats;
-        const TokenSignal signal{result.ids.size(), nats, hooks.before_pass ? margin_of(logits) : 0};
+        const TokenSignal signal = signal_of(result.ids.size(), logits);
+        entropy += signal.entropy;
         const TokenId id = sampler.sample(logits, history, history.size());
         result.ids.push_back(id);
         history.push_back(id);

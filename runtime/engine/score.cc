@@ -52,13 +52,20 @@ double surprise(std::span<const float> logits, TokenId id) {
     return log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(id)]);
 }
 
+// In differences of logits, so that what is small is not lost in what is large.
+double kl_divergence(std::span<const float> truth, double truth_sum, std::span<const float> logits, double sum) {
+    double kl = 0;
+    for (size_t i = 0; i < truth.size(); ++i) {
+        const double p = std::exp(static_cast<double>(truth[i]) - truth_sum);
+        kl += p * (static_cast<double>(truth[i]) - static_cast<double>(logits[i]));
+    }
+    return std::max(0.0, kl + sum - truth_sum);
+}
+
 Divergence divergence(std::span<const float> truth, std::span<const float> logits, TokenId id) {
     const double truth_sum = log_sum_exp(truth), sum = log_sum_exp(logits);
     Divergence d;
-    for (size_t i = 0; i < truth.size(); ++i) {
-        const double log_p = static_cast<double>(truth[i]) - truth_sum;
-        d.kl += std::exp(log_p) * (log_p - (static_cast<double>(logits[i]) - sum));
-    }
+    d.kl = kl_divergence(truth, truth_sum, logits, sum);
     d.same_first = first_choice(truth) == first_choice(logits);
     d.surprise = sum - static_cast<double>(logits[static_cast<size_t>(id)]);
     d.truth_surprise = truth_sum - static_cast<double>(truth[static_cast<size_t>(id)]);

@@ -30,7 +30,10 @@ double log_sum_exp(std::span<const float> logits);
 // -log softmax(logits)[id], nats.
 double surprise(std::span<const float> logits, TokenId id);
 
-// Of one position: KL(softmax(truth) || softmax(logits)), nats, over the whole vocabulary; whether both have the same first
+// KL(softmax(truth) || softmax(logits)), nats, over the whole vocabulary. Sums: of either, by log_sum_exp().
+double kl_divergence(std::span<const float> truth, double truth_sum, std::span<const float> logits, double sum);
+
+// Of one position: KL(softmax(truth) || softmax(logits)), nats; whether both have the same first
 // choice; what each thought of the token that came.
 struct Divergence {
     double kl = 0;

@@ -102,19 +102,12 @@ bool SensitivityProbe::measure(std::span<const TokenId> window, sched::Sensitivi
     return true;
 }
 
-// Mean over the scored positions of KL(softmax(truth) || softmax(logits)) = sum p (t - z) + lse(z) - lse(t): in differences of
-// logits, so that what is small is not lost in what is large.
+// Mean over the scored positions.
 double SensitivityProbe::divergence_of(std::span<const float> logits) {
     model_.team->run([&](size_t worker) {
         for (size_t t = worker; t < scored_; t += model_.team->size()) {
             const std::span<const float> z = logits.subspan(t * n_vocab_, n_vocab_);
-            const float* const truth = truth_.data() + t * n_vocab_;
-            double sum = 0;
-            for (size_t i = 0; i < n_vocab_; ++i) {
-                const double log_p = static_cast<double>(truth[i]) - truth_sum_[t];
-                if (log_p > -40) sum += std::exp(log_p) * static_cast<double>(truth[i] - z[i]);
-            }
-            kl_[t] = std::max(0.0, sum + log_sum_exp(z) - truth_sum_[t]);
+            kl_[t] = kl_divergence({truth_.data() + t * n_vocab_, n_vocab_}, truth_sum_[t], z, log_sum_exp(z));
         }
     });
     return std::accumulate(kl_.begin(), kl_.end(), 0.0) / static_cast<double>(scored_);
