@@ -10,7 +10,10 @@ weir_packages_run=(g++ meson ninja-build pkg-config python3 python3-pip
     prometheus-cpp-dev)
 # The last line makes and mounts the file systems of tests/cli/file_systems.py.
 weir_packages_tests=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev python3-numpy python3-jinja2 python3-jsonschema
-    squashfs-tools e2fsprogs mount util-linux)
+    squashfs-tools e2fsprogs mount util-linux systemd)
+
+# Programs that tests hold the service against. Unpacked and not installed: where Debian installs them they begin to serve.
+weir_packages_unpacked=(nginx prometheus)
 
 # What the cross build for 64-bit ARM and its tests need besides, as scripts/cross/aarch64.ini has it. Without the service:
 # Debian's prometheus-cpp-dev is installed for one architecture at a time.
@@ -74,6 +77,27 @@ install_packages() {
         }
     fi
     rm -f "$apt_log"
+}
+
+# unpack_packages NAME...: puts their programs into the cache folder, once, and first in PATH.
+unpack_packages() {
+    local folder=$weir_cache/programs name work
+    if command -v dpkg-deb >/dev/null; then
+        for name in "$@"; do
+            if [[ -e $folder/$name.unpacked ]]; then continue; fi
+            work=$(mktemp -d)
+            say "unpacking $name"
+            if ! (cd "$work" && { apt-get -qq download "$name" || { as_root apt-get -qq update && apt-get -qq download "$name"; }; } &&
+                mkdir -p "$folder" && dpkg-deb -x ./*.deb "$folder") >/dev/null 2>"$work/log"; then
+                say "$(tail -n 1 "$work/log")"
+                rm -rf "$work"
+                die "$name cannot be had by apt-get download (is there a network?)"
+            fi
+            rm -rf "$work"
+            touch "$folder/$name.unpacked"
+        done
+    fi
+    export PATH=$folder/usr/sbin:$folder/usr/bin:$PATH
 }
 
 # configure FOLDER SETUP_ARGUMENT...: configures the folder, anew where it was configured differently.

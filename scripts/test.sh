@@ -64,6 +64,8 @@ if [[ $only != quick && $(uname -m) != aarch64 ]]; then aarch64=1; fi
 say "== packages"
 install_packages "${weir_packages_run[@]}" "${weir_packages_tests[@]}" ${aarch64:+"${weir_packages_aarch64[@]}"}
 
+if [[ $only != aarch64 ]]; then unpack_packages "${weir_packages_unpacked[@]}"; fi
+
 say "== model"
 if WEIR_MODEL=$("$weir_root/scripts/fetch_model.sh"); then
     export WEIR_MODEL

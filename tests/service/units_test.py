@@ -15,7 +15,10 @@ MOST_EXPOSED = 3.0
 def main():
     weir, units = os.path.abspath(sys.argv[1]), sys.argv[2:]
     if not shutil.which('systemd-analyze'):
-        print('1..0 # SKIP systemd-analyze is not here')
+        if os.environ.get('WEIR_REQUIRE_MATERIAL') == '1':
+            print('1..1\nnot ok 1 - systemd-analyze is required, and not here')
+        else:
+            print('1..0 # SKIP systemd-analyze is not here')
         return 0
     with tempfile.TemporaryDirectory() as folder:
         paths = []
