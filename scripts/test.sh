@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: test.sh [--quick | --aarch64]
-# Installs what the tests need by apt-get (sudo for an ordinary user), builds into build-test/, fetches the model that
-# some of them read, and runs them all; then those on memory and threads again under ASan+UBSan (build-asan/, by clang,
-# with the fuzzers for a few seconds each) and TSan (build-tsan/); and the suites unit and differential as a program for
-# 64-bit ARM under qemu-user (build-aarch64/). --quick leaves out all that comes after the first run, --aarch64 all but
-# the last. The last line counts the cases of all runs; the exit status is 0 where none failed.
+# Installs what the tests need by apt-get (sudo for an ordinary user), unpacks what would begin to serve if it were installed,
+# builds into build-test/, fetches the model that some tests read, and runs them all; then those on memory and threads again
+# under ASan+UBSan (build-asan/, by clang, with the fuzzers for a few seconds each) and TSan (build-tsan/); and the suites unit
+# and differential as a program for 64-bit ARM under qemu-user (build-aarch64/). --quick leaves out all that comes after the
+# first run, --aarch64 all but the last. The last line counts the cases of all runs; the exit status is 0 where none failed.
 #
 # In the environment: WERROR=1 makes warnings errors. UFFD_TESTS=required fails where userfaultfd cannot be had (auto
 # skips, disabled leaves out). WEIR_REQUIRE_MATERIAL=1 fails where models and vocabularies are not here (they are looked
@@ -17,7 +17,7 @@ case ${1-} in
     '') ;;
     --quick | --aarch64) only=${1#--} ;;
     -h | --help)
-        sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         exit 0
         ;;
     *) die "unknown argument $1 (--help says more)" ;;
