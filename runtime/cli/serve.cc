@@ -23,6 +23,7 @@
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
+#include "runtime/cli/serve_watch.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/watch_memory.h"
 #include "runtime/engine/memory_limits.h"
@@ -49,6 +50,7 @@ struct ServeOptions {
     std::string api_key_file;
     size_t max_body_kib = 1024;
     unsigned idle_release_s = 0;  // 0: never
+    ServeWatchOptions watch;
     std::string config;
     bool print_config = false;
 };
@@ -230,6 +232,8 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     } catch (const UsageError& error) {
         throw UsageError(std::string(error.what()) + "; or fewer slots (--parallel): each has a KV cache of its own");
     }
+    const bool streams = store_options.mode == PagingMode::kUffd && budget.frames < opened.file.file_size();
+    WatchHook watch = watch_hook(o.watch, budget.ram, streams ? o.run.model : "");
     LoadedModel loaded(share, store_options, o.run.kv_type, kernels, chosen_activations(o.run));
     std::vector<std::unique_ptr<KvCache>> more;
     std::vector<KvCache*> caches{&loaded.cache};
@@ -257,7 +261,7 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
 
     RestHook rest{std::chrono::seconds(o.idle_release_s), [&frames](bool rests) { frames.rest(rests); }};
     if (o.idle_release_s == 0 || o.run.store.mode != PagingMode::kUffd) rest = {};
-    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, trie, caches, o.queue, std::move(rest));
+    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, trie, caches, o.queue, std::move(rest), std::move(watch));
     ModelService service{scheduler, *opened.tokenizer, trie, std::filesystem::path(o.run.model).stem().string(),
                          static_cast<int64_t>(std::time(nullptr)), std::nullopt, {}, o.run.sampler, budget.ram,
                          properties_of(o, opened, budget, kernels.name, threads)};
@@ -322,6 +326,11 @@ Command add_serve(CLI::App& app) {
         ->check(CLI::Range(0u, 3600u))->group(service);
     parser->add_option("--idle-release", o->idle_release_s, "seconds without a request after which memory of weights is given back; 0: never")
         ->capture_default_str()->check(CLI::Range(0u, 1u << 24))->group(service);
+    parser->add_option("--baseline-perplexity", o->watch.baseline_perplexity,
+                       "of prompts, which drift is measured from (default: that of the first prompts)")
+        ->check(CLI::PositiveNumber)->group(service);
+    parser->add_option("--recalibrate", o->watch.recalibrate, "command to run when perplexity of prompts is 5 % above it")
+        ->type_name("COMMAND")->group(service);
     parser->add_option("--config", o->config, "read options from this file (TOML); WEIR_... and the command line override it")
         ->type_name("FILE")->configurable(false)->group(service);
     parser->add_flag("--print-config", o->print_config, "say what holds and where it is from, and end")->configurable(false)->group(service);

@@ -2,7 +2,9 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "runtime/engine/memory_limits.h"
@@ -21,6 +23,22 @@ class Families {
     void labelled_counter(const char* name, const char* help, const char* label, const char* label_value, double value) {
         add(name, help, MetricType::Counter, value, {{label, label_value}});
     }
+    void labelled_gauge(const char* name, const char* help, std::vector<ClientMetric::Label> labels, double value) {
+        add(name, help, MetricType::Gauge, value, std::move(labels));
+    }
+    void histogram(const char* name, const char* help, const LatencyCounts& latencies) {
+        families_.push_back({name, help, MetricType::Histogram, {}});
+        ClientMetric metric;
+        uint64_t so_far = 0;
+        for (size_t i = 0; i < latencies.counts.size(); ++i) {
+            so_far += latencies.counts[i];
+            const double bound = i < LatencyCounts::kBounds.size() ? LatencyCounts::kBounds[i] : std::numeric_limits<double>::infinity();
+            metric.histogram.bucket.push_back({so_far, bound});
+        }
+        metric.histogram.sample_count = so_far;
+        metric.histogram.sample_sum = latencies.sum_s;
+        families_.back().metric.push_back(std::move(metric));
+    }
     const std::vector<MetricFamily>& all() const { return families_; }
 
   private:
@@ -35,6 +53,36 @@ class Families {
 };
 
 double number(uint64_t n) { return static_cast<double>(n); }
+
+void add_warnings(const sched::MonitorState& m, Families* f) {
+    for (size_t i = 0; i < sched::kWarnings; ++i) {
+        f->labelled_gauge("weir_warning", "1 while a warning holds: perplexity (recalibration is wanted), memory, device, bytes_per_token.",
+                          {{"kind", sched::kWarningNames[i]}}, m.warned[i] ? 1 : 0);
+    }
+    for (size_t i = 0; i < sched::kWarnings; ++i) {
+        f->labelled_counter("weir_warnings_total", "How often a warning was raised.", "kind", sched::kWarningNames[i], number(m.raised[i]));
+    }
+    f->counter("weir_scored_tokens_total", "Tokens of prompts whose probability was looked at.", number(m.scored_tokens));
+    // What is not known yet is not there, rather than 0.
+    if (m.baseline_perplexity > 0) f->gauge("weir_perplexity_baseline", "Perplexity of prompts that drift is measured from.", m.baseline_perplexity);
+    if (m.recent_perplexity > 0) f->gauge("weir_perplexity_recent", "Perplexity of the last windows of prompts.", m.recent_perplexity);
+    if (m.device_share > 0) f->gauge("weir_device_share", "Share of the storage's probed speed, when reads last bound.", m.device_share);
+    if (m.bytes_ratio > 0) f->gauge("weir_bytes_ratio", "Bytes read over those that must be, lately.", m.bytes_ratio);
+    if (m.memory_share > 0) f->gauge("weir_machine_memory_share", "Share in use of the machine's memory beside the budget.", m.memory_share);
+}
+
+// Bits by layer and module, of a native file.
+void add_precision(const sched::Plan& plan, Families* f) {
+    constexpr const char* kName = "weir_layer_bits";
+    constexpr const char* kHelp = "Bits that are read of each weight, by layer and module.";
+    for (size_t shard = 0; shard < plan.levels.size(); ++shard) {
+        const bool head = shard == sched::head_of(plan.n_layers());
+        f->labelled_gauge(kName, kHelp,
+                          {{"layer", head ? "" : std::to_string(shard / sched::kModules)},
+                           {"module", head ? "head" : sched::kModuleNames[shard % sched::kModules]}},
+                          plan.levels[shard]);
+    }
+}
 
 }  // namespace
 
@@ -66,6 +114,9 @@ std::string metrics_text(const ModelService& service) {
     f.gauge("weir_frame_bytes", "What the weights may take.", number(s.store.frame_bytes));
     f.gauge("weir_memory_budget_bytes", "Budget of the whole process.", number(service.ram_budget));
     f.gauge("weir_memory_resident_bytes", "Memory of the process.", number(resident_now()));
+    f.histogram("weir_time_to_first_token_seconds", "From a request's coming to its first token.", s.first_token);
+    add_warnings(s.monitor, &f);
+    add_precision(s.store.plan, &f);
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, f.all());
     return out.str();

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/engine/memory_limits.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -22,6 +23,9 @@ constexpr size_t kLeastPromptRoom = 8;
 // made larger below the other.
 constexpr double kSlowestPass = 2.0;
 constexpr double kFastPass = 1.4;
+// A piece of a prompt that another follows foretells that one's first token: its perplexity costs one row of the head, which
+// is had for nothing where others want logits. Else one piece of so many pays for it.
+constexpr size_t kPiecesPerScore = 8;
 // Of a mean that follows what was measured lately.
 constexpr double kNewShare = 0.2;
 // For who is sent away, in seconds.
@@ -32,11 +36,16 @@ size_t common_prefix(const std::vector<TokenId>& a, const std::vector<TokenId>& 
     return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
 }
 
-void fill_logprobs(std::span<const float> logits, size_t top, GeneratedToken* token) {
+// ln of the sum of exp(logit): a logit less it is the logarithm of a probability.
+double log_norm(std::span<const float> logits) {
     const float highest = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit - highest));
-    const double norm = highest + std::log(sum);
+    return highest + std::log(sum);
+}
+
+void fill_logprobs(std::span<const float> logits, size_t top, GeneratedToken* token) {
+    const double norm = log_norm(logits);
     const auto logprob = [&](size_t id) { return static_cast<float>(logits[id] - norm); };
     token->logprob = logprob(static_cast<size_t>(token->id));
     const auto better = [&](const TokenLogprob& a, const TokenLogprob& b) {
@@ -52,15 +61,21 @@ void fill_logprobs(std::span<const float> logits, size_t top, GeneratedToken* to
 
 }  // namespace
 
+void LatencyCounts::add(double seconds) {
+    const auto place = std::lower_bound(kBounds.begin(), kBounds.end(), seconds);
+    ++counts[static_cast<size_t>(place - kBounds.begin())];
+    sum_s += seconds;
+}
+
 size_t SchedulerStats::busy_slots() const {
     return static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [](const SlotInfo& s) { return s.state != SlotState::kIdle; }));
 }
 
 Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
-                     std::vector<KvCache*> caches, size_t max_queue, RestHook rest)
+                     std::vector<KvCache*> caches, size_t max_queue, RestHook rest, WatchHook watch)
     : forward_(forward), store_(store), tokenizer_(tokenizer), trie_(trie), context_(caches.front()->capacity()), max_queue_(max_queue),
       rest_(std::move(rest)),
-      prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())) {
+      prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())), watch_(std::move(watch)), monitor_(watch_.options) {
     for (KvCache* const cache : caches) {
         Slot& slot = slots_.emplace_back();
         slot.cache = cache;
@@ -72,6 +87,8 @@ Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer
     stats_.slots.resize(slots_.size());
     stats_.context = context_;
     stats_.store = store.stats();
+    stats_.monitor = monitor_.state();
+    watched_ = stats_.store;
     thread_ = std::jthread([this](std::stop_token stop) { loop(std::move(stop)); });
 }
 
@@ -237,13 +254,18 @@ void Scheduler::plan_parts() {
         --room;
     }
     if (!parts_.empty()) room = std::min(room, prompt_room_);
+    bool has_logits = !parts_.empty();
     const size_t first = next_prompt_slot_++;
     for (size_t i = 0; i < slots_.size() && prompts > 0 && room > 0; ++i) {
         Slot& slot = slots_[(first + i) % slots_.size()];
         if (slot.work == nullptr || slot.decodes()) continue;
         const size_t n = std::min(slot.left_of_prompt(), (room + prompts - 1) / prompts);
-        const bool embeds = !slot.hidden_sum.empty(), answers = n == slot.left_of_prompt() && !embeds;
-        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), answers ? size_t{1} : 0,
+        const bool embeds = !slot.hidden_sum.empty(), ends = n == slot.left_of_prompt();
+        slot.scores = !embeds && !ends && (has_logits || ++unscored_pieces_ >= kPiecesPerScore);
+        if (slot.scores) unscored_pieces_ = 0;
+        const bool wants_logits = slot.scores || (ends && !embeds);
+        has_logits |= wants_logits;
+        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), wants_logits ? size_t{1} : 0,
                           embeds ? slot.hidden_sum.data() : nullptr});
         part_slots_.push_back(&slot);
         room -= n;
@@ -304,8 +326,12 @@ void Scheduler::after_pass(std::span<const float> logits) {
         slot.last_used = pass_number_;
         if (parts_[i].hidden_sum != nullptr && slot.left_of_prompt() == 0) finish_embedding(slot);
         if (parts_[i].logit_rows == 0) continue;
-        sample(slot, logits.subspan(row * width, width));
-        ++row;
+        const std::span<const float> own = logits.subspan(row++ * width, width);
+        if (std::exchange(slot.scores, false)) {
+            monitor_.score(log_norm(own) - own[static_cast<size_t>(slot.history[slot.ids.size()])]);
+        } else {
+            sample(slot, own);
+        }
     }
 }
 
@@ -339,6 +365,7 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
     {
         const std::lock_guard lock(mutex_);
         ++stats_.generated_tokens;
+        if (slot.generated == 1) stats_.first_token.add(seconds_since(slot.work->submitted_));
     }
     if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
     if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
@@ -372,9 +399,14 @@ void Scheduler::publish() {
     if (Clock::now() - store_looked_at_ >= std::chrono::seconds(1)) {
         store = store_.stats();
         store_looked_at_ = Clock::now();
+        watch(*store);
+    }
+    for (const sched::WarningChange& change : monitor_.take_changes()) {
+        if (watch_.change) watch_.change(change);
     }
     const std::lock_guard lock(mutex_);
     if (store) stats_.store = std::move(*store);
+    stats_.monitor = monitor_.state();
     for (size_t i = 0; i < slots_.size(); ++i) {
         const Slot& slot = slots_[i];
         SlotInfo& info = stats_.slots[i];
@@ -383,6 +415,29 @@ void Scheduler::publish() {
         info.prompt_tokens = slot.work == nullptr ? 0 : slot.work->request().prompt.size();
         info.generated = slot.work == nullptr ? 0 : slot.generated;
     }
+}
+
+// What a second of serving came to goes to the monitor.
+void Scheduler::watch(const StoreStats& store) {
+    // The pass after a budget grew reads what is to stay; the one before that may have begun to.
+    if (store.budget_changes != watched_.budget_changes) filling_samples_ = 2;
+    sched::MonitorSample sample;
+    {
+        const std::lock_guard lock(mutex_);
+        sample.busy_s = stats_.busy_s - std::exchange(watched_busy_s_, stats_.busy_s);
+    }
+    sample.stall_s = static_cast<double>(store.stall_us - watched_.stall_us) / 1e6;
+    sample.bytes_read = store.bytes_read - watched_.bytes_read;
+    sample.must_read = store.must_read_bytes - watched_.must_read_bytes;
+    sample.must_is_known = filling_samples_ == 0 && store.expert_bytes == 0;
+    if (filling_samples_ > 0 && sample.busy_s > 0) --filling_samples_;
+    const MemoryLimits memory = read_memory_limits();
+    if (memory.total > watch_.ram_budget) {
+        const uint64_t used = memory.total - memory.available, own = std::min(used, resident_now());
+        sample.memory_share = static_cast<double>(used - own) / static_cast<double>(memory.total - watch_.ram_budget);
+    }
+    watched_ = store;
+    monitor_.sample(sample);
 }
 
 }  // namespace weir

@@ -13,6 +13,7 @@
 // Threads: submit(), stats() and drain() may be called from any thread. The scheduler's own thread owns the Forward.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -34,6 +35,7 @@
 #include "runtime/engine/weight_store.h"
 #include "runtime/service/generation.h"
 #include "runtime/service/token_trie.h"
+#include "schedtool/monitor.h"
 
 namespace weir {
 
@@ -52,6 +54,14 @@ struct SlotInfo {
     size_t generated = 0;
 };
 
+// How many took at most so long, each bound for itself; the last place counts those beyond all bounds.
+struct LatencyCounts {
+    static constexpr std::array<double, 10> kBounds = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};  // seconds
+    std::array<uint64_t, kBounds.size() + 1> counts{};
+    double sum_s = 0;
+    void add(double seconds);
+};
+
 struct SchedulerStats {
     std::vector<SlotInfo> slots;
     size_t queued = 0;
@@ -62,6 +72,8 @@ struct SchedulerStats {
     uint64_t generated_tokens = 0;
     uint64_t finished = 0, cancelled = 0, failed = 0, refused = 0;
     double busy_s = 0;              // in passes
+    LatencyCounts first_token;      // from a request's coming to its first token
+    sched::MonitorState monitor;
     StoreStats store;               // at most a second old while there is work
     size_t busy_slots() const;
 };
@@ -72,11 +84,18 @@ struct RestHook {
     std::function<void(bool rests)> change;  // empty: nobody is told
 };
 
+// What watches quality and bytes, and who is told on the scheduler's thread when a warning is raised or taken back.
+struct WatchHook {
+    sched::MonitorOptions options;
+    uint64_t ram_budget = 0;  // bytes of the whole process
+    std::function<void(const sched::WarningChange&)> change;  // empty: nobody is told
+};
+
 class Scheduler {
   public:
     // All references must outlive it; the caches are the slots. At most max_queue requests wait.
     Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
-              std::vector<KvCache*> caches, size_t max_queue, RestHook rest = {});
+              std::vector<KvCache*> caches, size_t max_queue, RestHook rest = {}, WatchHook watch = {});
     // Ends what is under way, as cancelled.
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
@@ -104,6 +123,7 @@ class Scheduler {
         size_t generated = 0;
         std::vector<double> hidden_sum;  // [dim] of a prompt that is embedded; none of others
         uint64_t last_used = 0;     // pass
+        bool scores = false;        // the piece under way ends before the prompt does, with logits
         bool decodes() const { return work != nullptr && history.size() == ids.size() + 1 && generated > 0; }
         size_t left_of_prompt() const { return history.size() - ids.size(); }
     };
@@ -123,6 +143,7 @@ class Scheduler {
     void finish(Slot& slot, FinishReason reason, std::string error = {}, std::vector<float> embedding = {});
     void drop_cancelled();
     void publish();
+    void watch(const StoreStats& store);
 
     Forward& forward_;
     const WeightStore& store_;
@@ -141,7 +162,13 @@ class Scheduler {
     size_t prompt_room_;            // tokens of prompts in a pass that decodes too
     double decode_pass_s_ = 0;      // of passes that only decode, lately
     uint64_t pass_number_ = 0;
+    size_t unscored_pieces_ = 0;    // of prompts, since one was scored
     std::chrono::steady_clock::time_point store_looked_at_ = {};
+    const WatchHook watch_;
+    sched::Monitor monitor_;
+    StoreStats watched_;            // as the monitor saw it last
+    double watched_busy_s_ = 0;
+    size_t filling_samples_ = 1;    // to come, in which memory is being filled
 
     mutable std::mutex mutex_;  // of all below
     std::condition_variable wanted_;  // for the thread: something to do

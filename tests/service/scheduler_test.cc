@@ -4,9 +4,12 @@
 
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
+#include <thread>
 
 #include "runtime/error.h"
 #include "tests/engine/engine_fixture.h"
@@ -29,14 +32,15 @@ TinyShape shape() {
 
 // An engine with slots, and a scheduler over it.
 struct Service {
-    explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64, RestHook rest = {})
+    explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64, RestHook rest = {}, WatchHook watch = {})
         : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)), trie(*tokenizer) {
         std::vector<KvCache*> all;
         for (size_t i = 0; i < slots; ++i) {
             caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx, n_ctx));
             all.push_back(caches.back().get());
         }
-        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, max_queue, std::move(rest));
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, max_queue, std::move(rest),
+                                                std::move(watch));
     }
     static EngineOptions options(size_t n_ctx, size_t max_batch, size_t slots) {
         EngineOptions made;
@@ -281,6 +285,47 @@ TEST(Scheduler, SaysWhenItRestsAndMovesWhenItWorks) {
         EXPECT_EQ(read_all(*work).size(), 3u);
         EXPECT_GT(service.scheduler->moves(), moves);
     }
+}
+
+// What the pieces of prompts foretell, by an engine that decodes the same ids one after the other.
+TEST(Scheduler, ScoresWhatPiecesOfPromptsForetell) {
+    WatchHook watch;
+    watch.options.window = 4;
+    watch.options.recent_windows = 1;
+    watch.options.baseline_perplexity = 1.0001;  // which no prompt drawn at random is as good as
+    std::vector<sched::WarningChange> changes;
+    watch.change = [&](const sched::WarningChange& change) { changes.push_back(change); };
+    GenerationRequest asked = request(330, 2, 1);
+    const std::vector<TokenId> prompt = asked.prompt;
+    double expected = 0;
+    {
+        Service service(1, 8, 600, 8, {}, std::move(watch));
+        read_all(*service.scheduler->submit(std::move(asked)));
+        const SchedulerStats stats = service.scheduler->stats();
+        EXPECT_EQ(stats.first_token.counts.size(), LatencyCounts::kBounds.size() + 1);
+        EXPECT_EQ(std::accumulate(stats.first_token.counts.begin(), stats.first_token.counts.end(), uint64_t{0}), 1u);
+        EXPECT_GT(stats.first_token.sum_s, 0);
+        service.scheduler.reset();
+        // The same, a prompt by itself: 330 tokens come in 42 pieces of 8, of which each eighth is scored but for the last.
+        service.caches[0]->set_length(0);
+        for (size_t at = 0; at + 64 < prompt.size(); at += 64) {
+            const SequencePart part{service.caches[0].get(), std::span(prompt).subspan(at, 64), 1};
+            for (size_t piece = 0; piece < 8; ++piece) {
+                const SequencePart eight{part.cache, part.ids.subspan(piece * 8, 8), piece == 7 ? size_t{1} : 0};
+                const std::span<const float> logits = service.engine.forward->pass({&eight, 1}, true);
+                if (piece < 7 || at >= 256) continue;  // a window of four
+                double sum = 0;
+                for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+                expected += std::log(sum) - logits[static_cast<size_t>(prompt[at + 64])];
+            }
+        }
+    }
+    ASSERT_EQ(changes.size(), 1u);
+    EXPECT_TRUE(changes[0].raised);
+    EXPECT_EQ(changes[0].warning, sched::Warning::kPerplexity);
+    char perplexity[32];
+    std::snprintf(perplexity, sizeof perplexity, " %.2f,", std::exp(expected / 4));
+    EXPECT_NE(changes[0].text.find(perplexity), std::string::npos) << changes[0].text << " " << perplexity;
 }
 
 }  // namespace

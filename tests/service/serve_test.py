@@ -192,6 +192,8 @@ def endpoints(server, say):
     text = server.send('GET', '/metrics').read().decode()
     names = re.findall(r'^# TYPE (\S+) counter', text, re.M)
     say(names and all(n.startswith('weir_') and n.endswith('_total') for n in names), 'metrics', text[:300])
+    first = re.search(r'weir_time_to_first_token_seconds_count (\d+)', text)
+    say(first and int(first[1]) > 0 and text.count('\nweir_warning{') == 4, 'metrics: first tokens and warnings', text[-2000:])
 
 
 def errors(server, say):
