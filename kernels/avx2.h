@@ -1,4 +1,5 @@
-// The parts of the AVX2+FMA+F16C table, each from an object of its own. Internal to kernels/.
+// The parts of the AVX2+FMA+F16C table, each from an object of its own, and of those that differ from it in their products
+// of integers alone. Internal to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,10 @@ namespace weir::kernels::avx2 {
 void quantize(Activation a, const float* x, size_t k, void* out);
 void dequantize(Type type, const void* src, float* dst, size_t n);
 
-// matmul() for integer activations, and for float ones.
+// matmul() for integer activations, by the instructions that the CPU has, and for float ones.
 using MatmulCodes = void(Type type, Activation a, const void* w, size_t rows, size_t k, const char* x,
                          size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
-MatmulCodes matmul_codes;
+MatmulCodes matmul_codes, matmul_codes_avx_vnni, matmul_codes_avx512;
 void matmul_floats(Type type, const void* w, size_t rows, size_t k, const char* x, size_t x_stride_bytes,
                    size_t tokens, float* y, size_t y_stride);
 
@@ -38,6 +39,6 @@ void matmul_nested(Level level, Activation a, const NestedRows& w, size_t rows, 
                    size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride);
 void dequantize_nested(Level level, const NestedRows& row, float* dst, size_t k);
 
-extern const KernelSet kKernels;
+extern const KernelSet kKernels, kAvxVnniKernels, kAvx512Kernels;
 
 }  // namespace weir::kernels::avx2

@@ -39,6 +39,9 @@ constexpr size_t kSteps = C::kMaxCode <= 7    ? 4
                                               : 1;
 
 struct Maddubs {
+    template <class W>
+    static constexpr bool kOwnPath = kIsAnyOf<W, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>;
+
     // ---- a row
 
     // Cell P (low lane) and P + 4 (high): products of unsigned codes, added in pairs; at most 2 * 128 * 127 =

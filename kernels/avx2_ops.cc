@@ -232,5 +232,7 @@ constexpr KernelSet table(const char* name) {
 }  // namespace
 
 constinit const KernelSet kKernels = table<matmul_codes>("avx2");
+constinit const KernelSet kAvxVnniKernels = table<matmul_codes_avx_vnni>("avx_vnni");
+constinit const KernelSet kAvx512Kernels = table<matmul_codes_avx512>("avx512");
 
 }  // namespace weir::kernels::avx2

@@ -280,8 +280,7 @@ void multiply_many(const Source& w, size_t rows, const char* x, size_t x_stride_
 // What few tokens are computed by: the types that most files are made of unpack in registers.
 template <class W, class I, class X>
 constexpr Dots dots_of() {
-    constexpr bool kOwnPath = kIsAnyOf<W, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>;
-    if constexpr (kOwnPath) {
+    if constexpr (I::template kOwnPath<W>) {
         return {dot<W, I, X, 1>, dot<W, I, X, 2>, dot<W, I, X, 4>};
     } else {
         using R = ReadyOf<W>;

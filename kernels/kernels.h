@@ -23,7 +23,7 @@ enum class Activation : uint8_t {
 };
 
 struct KernelSet {
-    const char* name;  // "scalar", "avx2", "neon"
+    const char* name;  // "scalar", "avx2", "neon", ...
 
     // Packs x[k] floats into out, activation_bytes(a, k) bytes. Non-finite inputs give non-finite outputs of matmul.
     void (*quantize)(Activation a, const float* x, size_t k, void* out);

@@ -22,7 +22,16 @@
 namespace weir::kernels {
 namespace {
 
-enum CpuFlags : uint32_t { kNone = 0, kAvx2 = 1, kFma = 2, kF16c = 4, kDotprod = 8, kI8mm = 16 };
+enum CpuFlags : uint32_t {
+    kNone = 0,
+    kAvx2 = 1,
+    kFma = 2,
+    kF16c = 4,
+    kDotprod = 8,
+    kI8mm = 16,
+    kAvxVnni = 32,
+    kAvx512 = 64,
+};
 
 struct Row {
     const KernelSet* kernels;
@@ -33,6 +42,8 @@ struct Row {
 // Best first.
 const Row kRows[] = {
 #ifdef WEIR_KERNELS_AVX2
+    {&avx2::kAvx512Kernels, "avx512", kAvx2 | kFma | kF16c | kAvx512},
+    {&avx2::kAvxVnniKernels, "avx_vnni", kAvx2 | kFma | kF16c | kAvxVnni},
     {&avx2::kKernels, "avx2", kAvx2 | kFma | kF16c},
 #endif
 #ifdef WEIR_KERNELS_NEON
@@ -45,6 +56,8 @@ const Row kRows[] = {
 
 const char* const kNames[] = {
 #ifdef WEIR_KERNELS_AVX2
+    "avx512",
+    "avx_vnni",
     "avx2",
 #endif
 #ifdef WEIR_KERNELS_NEON
@@ -57,8 +70,12 @@ const char* const kNames[] = {
 };
 static_assert(std::size(kNames) == std::size(kRows) + 1);
 
-// AVX2 and FMA as the compiler's runtime sees them, which includes that the operating system saves the wide
-// registers; F16C lies in the same registers. On ARM what the kernel says.
+// AVX2, FMA and AVX-512 as the compiler's runtime sees them, which includes that the operating system saves the wide
+// registers; F16C and AVX-VNNI lie in the same as AVX2. On ARM what the kernel says.
+#ifdef WEIR_KERNELS_AVX2
+constexpr unsigned kAvxVnniBit = 1u << 4;  // of EAX of leaf 7, subleaf 1
+#endif
+
 uint32_t cpu_flags() {
     uint32_t flags = kNone;
 #ifdef WEIR_KERNELS_AVX2
@@ -66,6 +83,11 @@ uint32_t cpu_flags() {
     if (__builtin_cpu_supports("fma")) flags |= kFma;
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0) flags |= kF16c;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvxVnniBit) != 0) flags |= kAvxVnni;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+        flags |= kAvx512;
+    }
 #endif
 #ifdef WEIR_KERNELS_NEON
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) flags |= kDotprod;

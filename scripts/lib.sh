@@ -20,6 +20,9 @@ weir_packages_unpacked=(nginx prometheus)
 weir_packages_aarch64=(g++-aarch64-linux-gnu qemu-user
     {liburing,libnuma,libboost,libspdlog,libfmt,libpcre2,libxxhash,libgtest,libgmock}-dev:arm64)
 
+# What scripts/test_avx512.sh boots: an emulator, and what makes a disk that it boots from.
+weir_packages_avx512=(bochs bochs-term bochsbios vgabios isolinux syslinux-common xorriso cpio)
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
     say "${0##*/}: $*"

@@ -66,9 +66,21 @@ TEST(Select, Avx2RunsWhereTheCpuHasIt) {
     ASSERT_NE(__get_cpuid(1, &a, &b, &c, &d), 0);
     const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && (c & bit_F16C) != 0;
     EXPECT_EQ(select_kernels("avx2") != nullptr, can);
-    if (can) {
+    if (can && select_kernels("avx512") == nullptr && select_kernels("avx_vnni") == nullptr) {
         EXPECT_STREQ(select_kernels(nullptr)->name, "avx2");
     }
+}
+
+// Bits of leaf 7 and its subleaf 1; whether the system saves the registers is asked by others.
+TEST(Select, VnniTablesRunOnlyWhereTheCpuHasThem) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool known = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0;
+    const bool avx512 = known && (b >> 16 & 1) != 0 && (c >> 11 & 1) != 0;
+    const bool avx_vnni = known && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+    if (!avx512) {
+        EXPECT_EQ(select_kernels("avx512"), nullptr);
+    }
+    EXPECT_EQ(select_kernels("avx_vnni") != nullptr, avx_vnni && select_kernels("avx2") != nullptr);
 }
 #elif defined(__aarch64__)
 // Against the CPU's own registers, which the kernel lets programs read.

@@ -1,0 +1,12 @@
+// Quantised weights with integer activations on CPUs with AVX-VNNI, which may have no AVX-512.
+#include "kernels/avx2.h"
+#include "kernels/dpbusd.h"
+
+namespace weir::kernels::avx2 {
+
+void matmul_codes_avx_vnni(Type type, Activation a, const void* w, size_t rows, size_t k, const char* x,
+                           size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride) {
+    multiply_any<Dpbusd<Ymm>>(type, a, w, rows, k, x, x_stride_bytes, tokens, y, y_stride);
+}
+
+}  // namespace weir::kernels::avx2
