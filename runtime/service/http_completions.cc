@@ -1,5 +1,6 @@
-// /v1/completions and /v1/chat/completions. Whole answers are sent as streams are, piece by piece as far as the connection
-// goes: that is how a client that has gone is noticed while its answer is being made.
+// /v1/completions and /v1/chat/completions. Nothing is sent before there is something to say, not even the status: the first
+// piece of a stream, all of a whole answer. What fails until then fails by its own status, and who balances among several
+// servers can ask another one.
 #include <utility>
 
 #include "runtime/error.h"
@@ -60,17 +61,35 @@ struct Delivery {
     const bool logprobs;
     ToolCallReader calls;
     size_t called = 0;
-    bool opened = false;
-    std::string text;                     // of a whole answer, as what follows
+    bool ended = false;                   // a stream of no piece
+    std::string text;                     // of a stream, what is not sent yet; of a whole answer all, as what follows
     std::vector<ToolCall> made;
     std::vector<GeneratedToken> tokens;
 
-    // False: the client has gone, or nothing can be sent any more.
-    bool stream(httplib::DataSink& sink) {
-        if (!std::exchange(opened, true) && !send(sink, format.opening(usage))) return false;
+    // Waits for the next piece. Throws what ends the answer before its status is sent.
+    Generation::Next next(Answer::Piece* piece, const httplib::Request& request) {
+        for (;;) {
+            const Generation::Next found = answer.next(piece, kPatience);
+            if (found == Generation::Next::kEnd && !answer.outcome().error.empty()) throw ApiError(500, answer.outcome().error);
+            if (found != Generation::Next::kNothing) return found;
+            check_waited_for(request);
+        }
+    }
+
+    // The first events of a stream.
+    void open(const httplib::Request& request) {
         Answer::Piece piece;
-        switch (answer.next(&piece, kPatience)) {
-            case Generation::Next::kNothing: return sink.is_writable();
+        ended = next(&piece, request) == Generation::Next::kEnd;
+        text = format.opening(usage);
+        if (!ended) text += events(calls.add(piece.text), std::move(piece.tokens));
+    }
+
+    // False: the client has gone, or nothing can be sent any more.
+    bool stream(const httplib::Request& request, httplib::DataSink& sink) {
+        if (!text.empty() && !send(sink, std::exchange(text, {}))) return false;
+        Answer::Piece piece;
+        switch (ended ? Generation::Next::kEnd : answer.next(&piece, kPatience)) {
+            case Generation::Next::kNothing: return is_waited_for(request);
             case Generation::Next::kToken: return send(sink, events(calls.add(piece.text), std::move(piece.tokens)));
             case Generation::Next::kEnd: break;
         }
@@ -93,22 +112,14 @@ struct Delivery {
         std::move(found.calls.begin(), found.calls.end(), std::back_inserter(made));
     }
 
-    bool whole(httplib::DataSink& sink) {
-        Answer::Piece piece;
-        switch (answer.next(&piece, kPatience)) {
-            case Generation::Next::kNothing: return sink.is_writable();
-            case Generation::Next::kToken:
-                keep(calls.add(piece.text));
-                std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
-                return sink.is_writable();
-            case Generation::Next::kEnd: break;
+    // All of the answer.
+    std::string whole(const httplib::Request& request) {
+        for (Answer::Piece piece; next(&piece, request) == Generation::Next::kToken;) {
+            keep(calls.add(piece.text));
+            std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(tokens));
         }
-        // The status has been sent; an answer that breaks off is cut off, which every client sees.
-        if (!answer.outcome().error.empty()) return false;
         keep(calls.finish());
-        const bool sent = send(sink, format.whole(text, made, tokens, answer));
-        sink.done();
-        return sent;
+        return format.whole(text, made, tokens, answer);
     }
 
     static bool send(httplib::DataSink& sink, const std::string& text) {
@@ -117,17 +128,22 @@ struct Delivery {
 };
 
 void deliver(const ModelService& service, bool chat, const AnswerOptions& options, const ToolUse& tools, std::vector<TokenId> prompt,
-             httplib::Response& response) {
+             const httplib::Request& request, httplib::Response& response) {
     const auto delivery = std::make_shared<Delivery>(service, chat, options, tools, std::move(prompt));
     if (options.stream) {
+        delivery->open(request);
         response.set_header("Cache-Control", "no-cache");
         response.set_header("X-Accel-Buffering", "no");  // nginx would keep the stream back
-        response.set_chunked_content_provider("text/event-stream",
-            [delivery](size_t, httplib::DataSink& sink) { return delivery->stream(sink); });
-    } else {
-        response.set_chunked_content_provider("application/json",
-            [delivery](size_t, httplib::DataSink& sink) { return delivery->whole(sink); });
+        // The request outlives the response that is made for it.
+        response.set_chunked_content_provider("text/event-stream", [delivery, &request](size_t, httplib::DataSink& sink) {
+            return delivery->stream(request, sink);
+        });
+        return;
     }
+    const std::string text = delivery->whole(request);
+    response.set_content_provider(text.size(), "application/json", [delivery, text](size_t from, size_t size, httplib::DataSink& sink) {
+        return sink.write(text.data() + from, size);
+    });
 }
 
 }  // namespace
@@ -145,7 +161,7 @@ void serve_chat(const ModelService& service, const httplib::Request& request, ht
     } catch (const Error& error) {
         throw ApiError(400, error.what(), "messages", "invalid_value");
     }
-    deliver(service, true, asked.options, asked.tools, encode_chat(service.tokenizer, prompt), response);
+    deliver(service, true, asked.options, asked.tools, encode_chat(service.tokenizer, prompt), request, response);
 }
 
 void serve_completion(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
@@ -162,7 +178,7 @@ void serve_completion(const ModelService& service, const httplib::Request& reque
         }
     }
     if (ids.empty()) throw ApiError(400, "the prompt is empty: nothing to continue", "prompt", "invalid_value");
-    deliver(service, false, asked.options, {}, std::move(ids), response);
+    deliver(service, false, asked.options, {}, std::move(ids), request, response);
 }
 
 }  // namespace weir

@@ -1,10 +1,11 @@
 // /v1/embeddings: the mean of a text's last hidden states, as the head would take them, of length 1. Answers are sent
-// text after text, so that thousands of them take no memory.
+// text after text, so that thousands of them take no memory; the status when the first is there.
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <deque>
 #include <thread>
+#include <utility>
 
 #include "runtime/error.h"
 #include "runtime/service/api_error.h"
@@ -92,29 +93,51 @@ struct Embeddings {
         tokens += inputs[submitted++].size();
     }
 
-    // False: the client has gone, or an input cannot be computed: the answer is cut off, which every client sees.
-    bool go_on(httplib::DataSink& sink) {
+    enum class Next { kText, kNothing, kFailed };
+    // What follows of the answer's text, where another embedding has come within a moment.
+    Next next(std::string* text) {
         try {
             while (submitted < inputs.size() && under_way.size() < most_at_once) submit();
         } catch (const Busy&) {
             if (under_way.empty()) std::this_thread::sleep_for(kPatience);  // others are served first
         }
-        if (under_way.empty()) return sink.is_writable();
         GeneratedToken none;
-        if (under_way.front()->next(&none, kPatience) == Generation::Next::kNothing) return sink.is_writable();
+        if (under_way.empty() || under_way.front()->next(&none, kPatience) == Generation::Next::kNothing) return Next::kNothing;
         const Generation::Outcome outcome = under_way.front()->outcome();
-        if (outcome.embedding.empty()) return false;
-        under_way.pop_front();
-        std::string text = sent == 0 ? "{\"object\":\"list\",\"data\":[" : ",";
-        text += "{\"object\":\"embedding\",\"index\":" + std::to_string(sent) + ",\"embedding\":" +
-                (as_base64 ? "\"" + base64(outcome.embedding) + "\"" : array_of(outcome.embedding)) + "}";
-        const bool last = ++sent == inputs.size();
-        if (last) {
-            text += "],\"model\":" + dump(service.name) +
-                    ",\"usage\":" + dump({{"prompt_tokens", tokens}, {"total_tokens", tokens}}) + "}";
+        if (outcome.embedding.empty()) {
+            *text = outcome.error;
+            return Next::kFailed;
         }
-        if (!sink.is_writable() || !sink.write(text.data(), text.size())) return false;
-        if (last) sink.done();
+        under_way.pop_front();
+        *text = made == 0 ? "{\"object\":\"list\",\"data\":[" : ",";
+        *text += "{\"object\":\"embedding\",\"index\":" + std::to_string(made) + ",\"embedding\":" +
+                 (as_base64 ? "\"" + base64(outcome.embedding) + "\"" : array_of(outcome.embedding)) + "}";
+        if (++made == inputs.size()) {
+            *text += "],\"model\":" + dump(service.name) +
+                     ",\"usage\":" + dump({{"prompt_tokens", tokens}, {"total_tokens", tokens}}) + "}";
+        }
+        return Next::kText;
+    }
+
+    // What fails before anything is sent has a status of its own.
+    void open(const httplib::Request& request) {
+        for (;;) {
+            switch (next(&opening)) {
+                case Next::kText: return;
+                case Next::kFailed: throw ApiError(500, opening);
+                case Next::kNothing: break;
+            }
+            check_waited_for(request);
+        }
+    }
+
+    // False: the client has gone, or an input cannot be computed: the answer is cut off, which every client sees.
+    bool go_on(const httplib::Request& request, httplib::DataSink& sink) {
+        std::string text = std::exchange(opening, {});
+        const Next found = text.empty() ? next(&text) : Next::kText;
+        if (found == Next::kNothing) return is_waited_for(request);
+        if (found == Next::kFailed || !sink.is_writable() || !sink.write(text.data(), text.size())) return false;
+        if (made == inputs.size()) sink.done();
         return true;
     }
 
@@ -123,15 +146,19 @@ struct Embeddings {
     const std::vector<std::vector<TokenId>> inputs;
     const size_t most_at_once;
     std::deque<std::shared_ptr<Generation>> under_way;
-    size_t submitted = 0, sent = 0, tokens = 0;
+    size_t submitted = 0, made = 0, tokens = 0;
+    std::string opening;  // not sent yet
 };
 
 }  // namespace
 
 void serve_embeddings(const ModelService& service, const httplib::Request& request, httplib::Response& response) {
     const auto embeddings = std::make_shared<Embeddings>(service, parse_embedding_request(parse_body(request.body)));
-    response.set_chunked_content_provider(
-        "application/json", [embeddings](size_t, httplib::DataSink& sink) { return embeddings->go_on(sink); });
+    embeddings->open(request);
+    // The request outlives the response that is made for it.
+    response.set_chunked_content_provider("application/json", [embeddings, &request](size_t, httplib::DataSink& sink) {
+        return embeddings->go_on(request, sink);
+    });
 }
 
 }  // namespace weir

@@ -14,6 +14,7 @@
 
 #include "runtime/error.h"
 #include "runtime/service/api_error.h"
+#include "runtime/service/http_connection.h"
 #include "runtime/service/http_guard.h"
 #include "runtime/service/http_handlers.h"
 #include "runtime/service/openai_answer.h"
@@ -56,7 +57,10 @@ void clear_socket_path(const std::string& path) {
     ::unlink(path.c_str());
 }
 
-// httplib's, which can also take over a socket that listens already.
+// To send the first byte of a request: connections that are made in advance, and used by nobody, hold a thread no longer.
+constexpr int kFirstByteMs = 5000;
+
+// httplib's, which can also take over a socket that listens already, and tells handlers whether their client is still there.
 class Listener : public httplib::Server {
   public:
     ~Listener() override {
@@ -69,9 +73,31 @@ class Listener : public httplib::Server {
     }
     // In place of stop(), which shuts the socket down: that would end it for the service manager too, who keeps it for the next
     // of us. The loop meets a socket that nobody can accept from, closes it and ends.
-    void let_go() { svr_sock_ = std::exchange(dead_, -1); }
+    void let_go() {
+        ending_ = true;
+        svr_sock_ = std::exchange(dead_, -1);
+    }
+    void end() {
+        ending_ = true;
+        stop();
+    }
 
   private:
+    // One request each, in place of httplib's own loop.
+    bool process_and_close_socket(socket_t fd) override {
+        bool done = false, closed = false;
+        HttpConnection connection(fd, static_cast<unsigned>(read_timeout_sec_));
+        if (connection.comes(kFirstByteMs)) {
+            done = process_request(connection, true, closed, [&](Request& request) {
+                request.progress = [this, &connection](uint64_t, uint64_t) { return !ending_ && connection.is_there(); };
+            });
+        }
+        ::shutdown(fd, SHUT_RDWR);
+        ::close(fd);
+        return done;
+    }
+
+    std::atomic<bool> ending_{false};
     int dead_ = -1;  // made before the loop begins, or ThreadSanitizer misses that the loop was handed it
 };
 
@@ -203,9 +229,7 @@ HttpServer::HttpServer(const ServerOptions& options) : parts_(std::make_unique<P
     httplib::Server& server = parts_->server;
     const size_t threads = options.threads;
     server.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
-    server.set_keep_alive_max_count(1);
     server.set_read_timeout(static_cast<time_t>(options.timeout_s));
-    server.set_write_timeout(static_cast<time_t>(options.timeout_s));
     server.set_payload_max_length(options.max_body_bytes);
     server.set_tcp_nodelay(!parts_->local);
     parts_->add_routes();
@@ -237,7 +261,7 @@ void HttpServer::stop() {
     // httplib's stop() does nothing before its loop has begun.
     while (!parts_->server.is_running() && !parts_->ended) std::this_thread::yield();
     if (parts_->options.socket >= 0) parts_->server.let_go();
-    else parts_->server.stop();
+    else parts_->server.end();
     parts_->listener.join();
 }
 

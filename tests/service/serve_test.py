@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -142,8 +143,8 @@ def forms(server, say):
     free = server.ask('/v1/completions', {'prompt': 'As JSON: ', 'max_tokens': 300, 'temperature': 0, 'response_format': {'type': 'json_object'}})[1]['choices'][0]
     say(free['finish_reason'] == 'length' or isinstance(json.loads(free['text']), dict), 'or are objects', free)
     status, answer = server.ask('/v1/chat/completions', {**QUESTION, 'response_format': {'type': 'json_schema', 'json_schema': {
-        'schema': {'properties': {'x': {'pattern': 'a'}}}}}})
-    say(status == 400 and answer['error']['param'].endswith('properties.x.pattern'), 'what cannot be had is named', answer)
+        'schema': {'properties': {'x': {'multipleOf': 2}}}}}})
+    say(status == 400 and answer['error']['param'].endswith('properties.x.multipleOf'), 'what cannot be had is named', answer)
 
 
 def embeddings(server, say):
@@ -222,6 +223,8 @@ def disconnects(server, say):
         gone = connection.sock.dup()  # http.client closes its own when a response takes it over
         if body['stream']:
             connection.getresponse().read(100)
+        else:
+            say(not select.select([gone], [], [], 0.2)[0], f'{what}: nothing is sent before it is there')
         begin = time.monotonic()
         gone.shutdown(socket.SHUT_RDWR)
         connection.close()
@@ -259,6 +262,16 @@ def drains(server, say):
     say(status == 0 and result and result[0][1]['usage']['completion_tokens'] == 60, 'SIGTERM lets answers be finished', (status, result))
 
 
+def interrupts(server, say):
+    result = []
+    asker = threading.Thread(target=lambda: result.append(server.send('POST', '/v1/completions', {**LONG, 'stream': False})))
+    asker.start()
+    server.wait_until(lambda: any(server.slots()))
+    status = server.stop()
+    asker.join(30)
+    say(status == 0 and result and result[0].status == 503 and result[0].headers['Retry-After'], 'an answer that is not done in time is refused', (status, result))
+
+
 def main():
     weir, model = sys.argv[1:3]
     if not os.path.exists(model):
@@ -285,9 +298,9 @@ def main():
     wide = Server(weir, model, '--parallel', '3')
     run(batches, wide)
     say(wide.stop() == 0, 'ends', wide.log[-3:])
-    tooled = Server(weir, model, '--chat-template', 'qwen')
+    tooled = Server(weir, model, '--chat-template', 'qwen', '--drain', '0')
     run(tools, tooled)
-    say(tooled.stop() == 0, 'ends', tooled.log[-3:])
+    run(interrupts, tooled)
     with tempfile.TemporaryDirectory() as folder:
         keys = os.path.join(folder, 'keys')
         with open(keys, 'w') as out:
