@@ -34,6 +34,7 @@ struct alignas(64) RowTile {
     RowFloats scale[kTileSupers][kCellsPerSuper];   // of cells; of whole blocks where there are groups
     RowFloats min[kTileSupers][2][kCellsPerSuper];  // [0]: of cells, or of their low halves; [1]: high halves
     __m256i group[kTileSupers][2 * kCellsPerSuper][kVectors];  // scales of groups, as pairs of int16
+    __m256i below[kTileSupers][kCellsPerSuper][kVectors];      // int32: magnitudes of a cell's codes below zero; see kFlips
 };
 
 [[gnu::always_inline]] inline void transpose(__m256i (&v)[8]) {
@@ -67,8 +68,18 @@ template <class Of>
     transpose(entries);
 }
 
+// The sum of magnitudes of the codes below zero, for each of eight rows.
+[[gnu::always_inline]] inline __m256i sum_below(const __m256i (&codes)[8][kVectors], size_t vector) {
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t step = 0; step < 8; ++step) {
+        const __m256i below = _mm256_abs_epi8(_mm256_min_epi8(codes[step][vector], _mm256_setzero_si256()));
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(below, _mm256_set1_epi8(1)));
+    }
+    return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+
 // 256 columns of eight rows into a tile.
-template <bool kHasGroups>
+template <bool kHasGroups, bool kFlips = false>
 [[gnu::noinline]] void enter(const Unpacked (&rows)[kVectorRows], RowTile& tile, size_t super, size_t vector) {
     __m256i entries[8];
     for (size_t v = 0; v < 8; ++v) {
@@ -79,13 +90,16 @@ template <bool kHasGroups>
             tile.codes[super][cell + 4][step + i][vector] = entries[i + 4];
         }
     }
+    for (size_t b = 0; kFlips && b < kCellsPerSuper; ++b) {
+        tile.below[super][b][vector] = sum_below(tile.codes[super][b], vector);
+    }
     const auto enter_floats = [&](RowFloats (&to)[kCellsPerSuper], auto of) __attribute__((always_inline)) {
         gather(rows, [of](const Unpacked& u) { return _mm256_castps_si256(of(u)); }, entries);
         for (size_t b = 0; b < 8; ++b) _mm256_store_ps(to[b] + kVectorRows * vector, _mm256_castsi256_ps(entries[b]));
     };
     if constexpr (!kHasGroups) {
         enter_floats(tile.scale[super], [](const Unpacked& u) { return u.scale; });
-        enter_floats(tile.min[super][0], [](const Unpacked& u) { return u.min; });
+        if (!kFlips) enter_floats(tile.min[super][0], [](const Unpacked& u) { return u.min; });  // those have none
     } else {
         enter_floats(tile.scale[super], [](const Unpacked& u) { return _mm256_set1_ps(u.group.d); });
         enter_floats(tile.min[super][0], [](const Unpacked& u) { return u.group.min_low; });
@@ -209,7 +223,7 @@ inline void store_sums(const Lanes& lanes, size_t rows, float* y) {
 }
 
 // `supers` stretches of the rows, from number `super` on, as a tile.
-template <bool kHasGroups, class X>
+template <class R, class I, class X>
 void fill_tile(const Source& w, const char* const (&row)[kTileRows], size_t super, size_t supers, RowTile& tile) {
     Unpacked unpacked[kVectorRows];
     for (size_t i = 0; i < supers; ++i) {
@@ -218,7 +232,7 @@ void fill_tile(const Source& w, const char* const (&row)[kTileRows], size_t supe
             for (size_t r = 0; r < kVectorRows; ++r) {
                 w.unpack(row[v * kVectorRows + r] + (super + i) * w.super_bytes, cells, unpacked[r]);
             }
-            enter<kHasGroups>(unpacked, tile, i, v);
+            enter<R::kGroups, I::template kFlips<R>>(unpacked, tile, i, v);
         }
         if (X::kTwoBytes) take_high_unit(tile, i);
     }
@@ -239,7 +253,7 @@ void multiply_tile(const Source& w, size_t first, size_t rows, const char* x, si
         const size_t supers = all_supers - super < kTileSupers ? all_supers - super : kTileSupers;
         const size_t next_bytes = kTileSupers * w.super_bytes;
         const size_t ahead = super + supers < all_supers ? next_bytes : kTileRows * w.row_bytes - super * w.super_bytes;
-        fill_tile<R::kGroups, X>(w, row, super, supers, tile);
+        fill_tile<R, I, X>(w, row, super, supers, tile);
         const Chunk chunk{x + super * sizeof(Super), x + low_at(all_supers) + super * kSuperElements,
                           x + fine_at(all_supers) + super, x_stride_bytes};
         size_t t = 0;

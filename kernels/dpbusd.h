@@ -82,6 +82,8 @@ struct Dpbusd : V {
     using V::kVectors;
     template <class W>
     static constexpr bool kOwnPath = kIsAnyOf<W, Q4_0, Q8_0, Q4_K, Q5_K, Q6_K>;
+    template <class C>
+    static constexpr bool kFlips = false;
 
     // ---- a row: in 32 bytes whatever V is, as the activations lie
 

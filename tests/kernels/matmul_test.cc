@@ -118,7 +118,7 @@ TEST_P(Matmul, ExtremesDoNotSaturate) {
             }
         }
         for (const size_t period : {1, 2, 3, 4, 16}) {
-            for (const size_t tokens : {1, 4}) {
+            for (const size_t tokens : {1, 4, 8}) {  // eight: row beside row
                 std::vector<float> x(k * tokens);
                 for (size_t i = 0; i < x.size(); ++i) x[i] = i / period % 2 == 0 ? 100.0f : -100.0f;
                 if (period == 1) std::fill(x.begin(), x.end(), fill % 2 == 0 ? 100.0f : -100.0f);
