@@ -1,5 +1,5 @@
-// The parts of the AVX2+FMA+F16C table, each from an object of its own, and of those that differ from it in their products
-// of integers alone. Internal to kernels/.
+// The parts of the AVX2+FMA+F16C table, each from an object of its own, and of those that differ from it in their
+// products of integers alone. Internal to kernels/.
 #pragma once
 
 #include <cstddef>

@@ -107,9 +107,10 @@ struct Maddubs {
     [[gnu::always_inline]] static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     [[gnu::always_inline]] static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 
-    // A code w below zero times a is |w| * ~a + |w|. To flip bits is for any port, to change signs for the two that multiply,
-    // too, and they are what bounds (a cell of 16 rows and four tokens of Q8_0: 85 cycles by signs, 80 so). What has to be
-    // added is the same for all tokens. ~a reaches -128, and two products of -128 * 128 just fit an int16.
+    // A code w below zero times a is |w| * ~a + |w|. To flip bits is for any port, to change signs for the two that
+    // multiply, too, and they are what bounds (a cell of 16 rows and four tokens of Q8_0: 85 cycles by signs, 80 so).
+    // What has to be added is the same for all tokens. ~a reaches -128, and two products of -128 * 128 just fit an
+    // int16.
     template <class C>
     static constexpr bool kFlips = C::kSigned && !C::kGroups && kSteps<C> == 1;
 

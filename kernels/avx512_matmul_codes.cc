@@ -1,5 +1,5 @@
-// Quantised weights with integer activations on CPUs with AVX-512 and its VNNI: sixteen rows in a vector; row by row the
-// vectors stay as long as AVX2's, for reads of weights bound there.
+// Quantised weights with integer activations on CPUs with AVX-512 and its VNNI: sixteen rows in a vector; row by row
+// the vectors stay as long as AVX2's, for reads of weights bound there.
 #include "kernels/avx2.h"
 #include "kernels/dpbusd.h"
 

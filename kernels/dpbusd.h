@@ -1,10 +1,10 @@
-// How VNNI multiplies bytes: four products at a time straight into an int32, so that nothing has to fit an int16. One of the
-// instruction sets (I) of avx2_matmul_codes.h and avx2_tile.h, in vectors of eight rows (Ymm) or sixteen (Zmm). Internal to
-// kernels/.
+// How VNNI multiplies bytes: four products at a time straight into an int32, so that nothing has to fit an int16. One
+// of the instruction sets (I) of avx2_matmul_codes.h and avx2_tile.h, in vectors of eight rows (Ymm) or sixteen (Zmm).
+// Internal to kernels/.
 //
-// Within a cell, sums of groups are multiplied with the groups' integer scales as floats, which is exact: 16 codes to 63
-// times activations to 127 times scales to 128 stay below 2^24, and the sum of both halves is rounded once, by the fused
-// multiply-add, as the sum of integers is by its conversion.
+// Within a cell, sums of groups are multiplied with the groups' integer scales as floats, which is exact: 16 codes to
+// 63 times activations to 127 times scales to 128 stay below 2^24, and the sum of both halves is rounded once, by the
+// fused multiply-add, as the sum of integers is by its conversion.
 #pragma once
 
 #include <immintrin.h>

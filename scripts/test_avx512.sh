@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # usage: test_avx512.sh [--limit SECONDS]
-# Runs the tests of the AVX-512 kernels in an emulator, for machines without AVX-512: builds into build-avx512/, boots
-# Debian's kernel in Bochs (an Ice Lake, which has VNNI) with nothing but these tests, and prints what they say. Ends with 0
-# where all passed, 1 where one failed or the time ran out (3600 s). Installs what it needs by apt-get (sudo for an ordinary
-# user); the kernel is fetched once, kept in ~/.cache/weir, and not installed. The AVX-VNNI table needs no such machine: its
-# one instruction is emulated by the differential suite itself (tests/kernels/emulated_dpbusd.h).
+# Runs the tests of the AVX-512 kernels in an emulator, for machines without
+# AVX-512: builds into build-avx512/, boots Debian's kernel in Bochs (an Ice Lake, which has VNNI) with nothing but
+# these tests, and prints what they say. Ends with 0 where all passed, 1 where one failed or the time ran out (3600 s).
+# Installs what it needs by apt-get (sudo for an ordinary user); the kernel is fetched once, kept in ~/.cache/weir, and
+# not installed. The AVX-VNNI table needs no such machine: its one instruction is emulated by the differential suite
+# itself (tests/kernels/emulated_dpbusd.h).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -52,8 +53,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The emulator takes some hundred times as long as a CPU, so it gets what is this table's own: its choice, and its products
-# with integer activations (everything else is AVX2's functions).
+# The emulator takes some hundred times as long as a CPU, so it gets what is this table's own: its choice, and its
+# products with integer activations (everything else is AVX2's functions).
 root=$work/root
 mkdir -p "$root" "$work/cd"
 cp "$tests"/kernels_unit_test "$tests"/kernels_differential_test "$root"
@@ -69,10 +70,10 @@ END
 (cd "$root" && find . | cpio --quiet -o -H newc) | gzip -1 >"$work/cd/initrd"
 cp "$kernel" "$work/cd/vmlinuz"
 cp /usr/lib/ISOLINUX/isolinux.bin /usr/lib/syslinux/modules/bios/ldlinux.c32 "$work/cd"
-# The kernel hands what it does not know, the variables at the end, to its first process as environment.
-# What Linux 6.1 and Bochs 2.7 disagree about is taken away (numbers are word * 32 + bit of the kernel's cpufeatures.h):
-# places and sizes of protection keys and compacted register states (515, 321, 323), for which Linux would take AVX away,
-# and what it patches its own code for (112, 297, 580: fast string copies; 295, 308: SMEP, SMAP), after which it crashed.
+# The kernel hands what it does not know, the variables at the end, to its first process as environment. What Linux 6.1
+# and Bochs 2.7 disagree about is taken away (numbers are word * 32 + bit of the kernel's cpufeatures.h): places and
+# sizes of protection keys and compacted register states (515, 321, 323), for which Linux would take AVX away, and what
+# it patches its own code for (112, 297, 580: fast string copies; 295, 308: SMEP, SMAP), after which it crashed.
 arguments='console=ttyS0 quiet panic=-1 mitigations=off nokaslr nosmp edd=off nopti'
 arguments+=' clearcpuid=112,295,297,308,321,323,515,580 WEIR_BEST_KERNELS=avx512 GTEST_COLOR=no'
 cat >"$work/cd/isolinux.cfg" <<END

@@ -12,8 +12,8 @@
 namespace weir::test {
 namespace {
 
-// In the frame of a signal, as the CPU's XSAVE lays it out: 512 bytes of old state, which hold the low halves of the vectors, a
-// header that says which parts are there, and the high halves where CPUID says.
+// In the frame of a signal, as the CPU's XSAVE lays it out: 512 bytes of old state, which hold the low halves of the
+// vectors, a header that says which parts are there, and the high halves where CPUID says.
 constexpr size_t kXmmAt = 160, kPartsAt = 512, kPartBytes = 16 * 16;
 constexpr uint64_t kLowHalves = 1u << 1, kHighHalves = 1u << 2;
 size_t high_halves_at = 0;

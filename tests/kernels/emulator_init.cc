@@ -1,5 +1,5 @@
-// The first process of a machine that boots for nothing but the kernels' tests (scripts/test_avx512.sh): runs each line of
-// /tests as a command, says on the console how all ended, and switches the machine off. Linked statically.
+// The first process of a machine that boots for nothing but the kernels' tests (scripts/test_avx512.sh): runs each line
+// of /tests as a command, says on the console how all ended, and switches the machine off. Linked statically.
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // The tables for AVX-VNNI and AVX-512 make AVX2's integer sums by other instructions, and all that follows is the same:
-// so are the bits of every output. AVX-VNNI's one instruction is emulated where the CPU has not got it; AVX-512's tests run
-// where it is to be had, which scripts/test_avx512.sh sees to.
+// so are the bits of every output. AVX-VNNI's one instruction is emulated where the CPU has not got it; AVX-512's tests
+// run where it is to be had, which scripts/test_avx512.sh sees to.
 #include <gtest/gtest.h>
 
 #include <bit>
