@@ -152,6 +152,15 @@ void AdvisedMapping::publish(size_t worker, uint64_t ordinal) noexcept {
     moved(false);
 }
 
+std::vector<Whereabouts> AdvisedMapping::look() const {
+    std::vector<Whereabouts> found(o_.chunks.size(), Whereabouts::kAbsent);
+    for (size_t step = 0; step < found.size(); ++step) {
+        if (states_[step].load(std::memory_order_relaxed) != kPresent) continue;
+        found[step] = kept(step) ? Whereabouts::kStays : Whereabouts::kPassing;
+    }
+    return found;
+}
+
 std::string AdvisedMapping::failure() const { return failed() ? failure_ : ""; }
 
 uint64_t AdvisedMapping::stall_us() const noexcept { return workers_[0].wait_ns.load(std::memory_order_relaxed) / 1000; }

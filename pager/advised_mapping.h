@@ -27,6 +27,7 @@
 
 #include "pager/file.h"
 #include "pager/file_mapping.h"
+#include "pager/layout.h"
 
 namespace weir::pager {
 
@@ -63,6 +64,10 @@ class AdvisedMapping {
     const std::byte* base() const { return mapping_.base(); }
     // True where the chunk of this step is one that stays.
     bool kept(size_t step) const { return chunks_[o_.chunks[step]].kept; }
+
+    // Any thread: where the chunk of each step is at this moment, as far as we know; the kernel may take any page back. What is
+    // being read is absent.
+    std::vector<Whereabouts> look() const;
 
     void plan(uint64_t ordinal, size_t first, size_t count) noexcept;
     bool acquire(size_t worker, size_t first, size_t last) noexcept;

@@ -167,6 +167,14 @@ GroupStats GroupSlots::stats() const {
     return s;
 }
 
+void GroupSlots::look(std::span<Whereabouts> groups) const {
+    const std::lock_guard lock(mutex_);
+    for (size_t g = 0; g < groups.size(); ++g) {
+        if (slot_of_[g] == kNone) continue;
+        groups[g] = here(static_cast<uint32_t>(g)) ? Whereabouts::kStays : Whereabouts::kReading;
+    }
+}
+
 // ---- with the mutex held ----
 
 void GroupSlots::take_news() noexcept {

@@ -4,7 +4,8 @@
 // table changes hands. An address that nobody asked for does not exist here, so there is nothing for a fault to serve.
 //
 // Who decides. What is used is known to the leader alone and at once, and what it computes first depends on what is here; so
-// the policy (GroupResidency) is asked where the choice is made, under a mutex that only a change of the budget contends for.
+// the policy (GroupResidency) is asked where the choice is made, under a mutex that only a change of the budget contends for,
+// and whoever looks on.
 // The pager's thread never takes it: it gets reads as messages, does them, and marks the words of groups that have landed.
 //
 // A group's word, as an Extent's (pager_shared.h):
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "pager/frame_pool.h"
@@ -83,6 +85,7 @@ class GroupSlots {
     // Gives back what a smaller budget has left behind; and what errno the pool met, 0: none.
     int look_after();
     GroupStats stats() const;
+    void look(std::span<Whereabouts> groups) const;  // see Pager::look()
     size_t slot_bytes() const { return layout_.slots.extent_bytes; }
     size_t frames() const;
 

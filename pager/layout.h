@@ -28,6 +28,9 @@ struct Layout {
     }
 };
 
+// Where an Extent, or a group, is. Passing: here until it has been used.
+enum class Whereabouts : uint8_t { kAbsent, kReading, kPassing, kStays };
+
 // A stretch of the image and where it comes from, page-aligned.
 struct ImageRange {
     uint64_t place;  // in the image

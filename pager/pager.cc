@@ -108,6 +108,20 @@ bool Pager::pinned(size_t extent) const {
     const std::lock_guard lock(budget_mutex_);
     return residency_.pinned[extent];
 }
+std::vector<Whereabouts> Pager::look() const {
+    const size_t extents = n_extents();
+    std::vector<Whereabouts> found(extents + shared_->n_groups, Whereabouts::kAbsent);
+    {
+        const std::lock_guard lock(budget_mutex_);
+        for (size_t e = 0; e < extents; ++e) {
+            const ExtentState now = state_of(shared_->states[e].load(std::memory_order_relaxed));
+            if (now == kReading) found[e] = Whereabouts::kReading;
+            if (now == kPresent) found[e] = residency_.pinned[e] ? Whereabouts::kStays : Whereabouts::kPassing;
+        }
+    }
+    if (slots_ != nullptr) slots_->look(std::span(found).subspan(extents));
+    return found;
+}
 std::string Pager::rungs() const { return loop_->rungs(); }
 
 void Pager::kick() noexcept {

@@ -130,6 +130,8 @@ class Pager {
     const std::byte* region() const;
     size_t n_extents() const;
     bool pinned(size_t extent) const;
+    // Any thread: where each Extent is at this moment, and behind them each group. What may stay and is not read yet is absent.
+    std::vector<Whereabouts> look() const;
     // "uffd=user-mode-only install=move reader=io_uring io=direct"
     std::string rungs() const;
 

@@ -46,6 +46,7 @@ class AdvisedStore : public StoreBase {
         for (size_t step = 0; step < n_steps_; ++step)
             if (mapping_->kept(step)) resident_bytes_ += step_weights_[step];
         bind_by_offset(mapping_->base(), places);
+        cells_ = cells_of(chunk_bytes_, places);
     }
 
     void begin_pass(bool with_head, bool next_follows) override {
@@ -88,6 +89,19 @@ class AdvisedStore : public StoreBase {
     void sit_out(size_t worker) noexcept override { mapping_->publish(worker, announcements_.ordinal(n_steps_)); }
 
     uint64_t stall_us() const noexcept override { return mapping_->stall_us(); }
+
+    std::vector<MapCell> map_cells() const override { return cells_; }
+
+    StoreView look() const override {
+        const pager::AdvisedStats a = mapping_->stats();
+        StoreView view;
+        view.units = unit_letters(mapping_->look());
+        view.bytes_read = a.bytes_mapped;
+        view.stall_us = a.stall_us;
+        view.waits = a.waits;
+        view.frame_bytes = frame_bytes_;
+        return view;
+    }
 
     StoreStats stats() const override {
         const pager::AdvisedStats a = mapping_->stats();
@@ -139,6 +153,7 @@ class AdvisedStore : public StoreBase {
     uint64_t frame_bytes_ = 0;
     std::vector<uint64_t> step_weights_;  // bytes of the matrices
     std::unique_ptr<pager::AdvisedMapping> mapping_;
+    std::vector<MapCell> cells_;
     std::vector<std::byte> row_;
     Announcements announcements_;
     uint64_t resident_bytes_ = 0;

@@ -54,6 +54,15 @@ class FileStore : public StoreBase {
     bool acquire(size_t, uint64_t, size_t) noexcept override { return true; }
     void release(size_t, uint64_t) noexcept override {}
 
+    std::vector<MapCell> map_cells() const override { return cells_of(0); }
+
+    StoreView look() const override {
+        StoreView view;
+        view.units.assign(n_cells_, options_.mode == PagingMode::kResident ? 'R' : 'k');
+        view.bytes_read = bytes_read_;
+        return view;
+    }
+
     StoreStats stats() const override {
         StoreStats s;
         s.mode = options_.mode;
@@ -148,7 +157,8 @@ class FileStore : public StoreBase {
     void* mapping_ = nullptr;
     size_t mapping_bytes_ = 0;
     const std::byte* base_ = nullptr;
-    uint64_t bytes_read_ = 0;
+    uint64_t bytes_read_ = 0;  // while it was opened
+    const size_t n_cells_ = cells_of(0).size();
     const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
     bool shown_ = false;
 };

@@ -155,10 +155,12 @@ void Forward::work(size_t worker, const Batch& batch) {
     if (!begin(worker, batch)) return;
     for (size_t index = first_layer_; index < model_.layers.size(); ++index) {
         keep_state(worker, batch, index);
+        if (worker == 0) layer_under_way_.store(index, std::memory_order_relaxed);
         if (!layer(worker, batch, index)) return;
         if (worker == 0) layers_walked_.fetch_add(1, std::memory_order_relaxed);
     }
     keep_state(worker, batch, model_.layers.size());
+    if (worker == 0) layer_under_way_.store(model_.layers.size(), std::memory_order_relaxed);
     sum_hidden(worker, batch);
     if (batch.logit_rows > 0 && !head(worker, batch)) return;
     if (worker != 0) return;

@@ -88,6 +88,8 @@ class Forward {
     size_t max_batch() const { return max_batch_; }
     // Any thread: counts layers of all passes so far. Stands still where a pass is stuck.
     uint64_t layers_walked() const noexcept { return layers_walked_.load(std::memory_order_relaxed); }
+    // Any thread: the layer that the pass under way, or the last one, has come to; n_layers: the head.
+    size_t layer_under_way() const noexcept { return layer_under_way_.load(std::memory_order_relaxed); }
     size_t dim() const { return model_.config.dim; }
 
     // Workers of the passes to come, at most what the team was made with; any number gives the same bits.
@@ -205,6 +207,7 @@ class Forward {
     const ExpertTraceReader* trace_from_ = nullptr;
 
     std::atomic<uint64_t> layers_walked_{0};
+    std::atomic<size_t> layer_under_way_{0};
     InputWatch* watch_ = nullptr;
     float* keep_states_ = nullptr;
     size_t first_layer_ = 0;        // of the pass under way

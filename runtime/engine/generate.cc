@@ -49,22 +49,6 @@ class LogitsHash {
     std::unique_ptr<XXH64_state_t, Free> state_;
 };
 
-TokenSignal signal_of(size_t token, std::span<const float> logits) {
-    float first = -INFINITY, second = -INFINITY;
-    for (const float logit : logits) {
-        second = std::max(second, std::min(first, logit));
-        first = std::max(first, logit);
-    }
-    double sum = 0, weighted = 0;
-    for (const float logit : logits) {
-        const double x = logit - first;
-        const double e = std::exp(x);
-        sum += e;
-        weighted += e * x;
-    }
-    return {token, std::log(sum) - weighted / sum, (1 - std::exp(static_cast<double>(second - first))) / sum};
-}
-
 // Where the counters stand.
 struct Mark {
     Clock::time_point time = Clock::now();
@@ -90,6 +74,22 @@ GenerateResult::Steady steady_between(const Mark& a, const Mark& b, size_t token
 }
 
 }  // namespace
+
+TokenSignal signal_of(size_t token, std::span<const float> logits) {
+    float first = -INFINITY, second = -INFINITY;
+    for (const float logit : logits) {
+        second = std::max(second, std::min(first, logit));
+        first = std::max(first, logit);
+    }
+    double sum = 0, weighted = 0;
+    for (const float logit : logits) {
+        const double x = logit - first;
+        const double e = std::exp(x);
+        sum += e;
+        weighted += e * x;
+    }
+    return {token, std::log(sum) - weighted / sum, (1 - std::exp(static_cast<double>(second - first))) / sum};
+}
 
 const char* finish_reason_name(FinishReason reason) {
     switch (reason) {

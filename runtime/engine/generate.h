@@ -65,6 +65,9 @@ struct TokenSignal {
     double margin = 0;   // probability of the first choice less that of the second
 };
 
+// From its logits, which are as many as the vocabulary has tokens.
+TokenSignal signal_of(size_t token, std::span<const float> logits);
+
 struct GenerateHooks {
     std::function<bool(TokenId)> on_token;                         // false: stop, as if interrupted
     std::function<void(const TokenSignal&)> before_pass;           // that the token is computed in

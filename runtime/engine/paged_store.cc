@@ -277,6 +277,31 @@ class PagedStore : public StoreBase {
 
     uint64_t stall_us() const noexcept override { return pager_->stall_us(); }
 
+    std::vector<MapCell> map_cells() const override {
+        std::vector<MapCell> cells = cells_of(extent_bytes_);
+        if (slots_ == nullptr) return cells;
+        size_t group = n_extents_;  // those of groups follow, layer by layer
+        for (MapCell& cell : cells) {
+            if (cell.module != "experts") continue;
+            cell.first_unit = std::exchange(group, group + n_experts_);
+            cell.units = n_experts_;
+        }
+        return cells;
+    }
+
+    StoreView look() const override {
+        const pager::PagerStats p = pager_->stats();
+        StoreView view;
+        view.units = unit_letters(pager_->look());
+        view.bytes_read = p.bytes_read;
+        view.read_us = p.busy_us;
+        view.stall_us = p.stall_us;
+        view.waits = p.waits;
+        view.faults = p.faults;
+        view.frame_bytes = p.budget_frames * extent_bytes_;
+        return view;
+    }
+
     StoreStats stats() const override {
         const pager::PagerStats p = pager_->stats();
         StoreStats s;

@@ -275,6 +275,38 @@ void StoreBase::read_embedding(int32_t id, float* out) {
     decode_embedding(row, bytes, out);
 }
 
+std::vector<MapCell> StoreBase::cells_of(uint64_t unit_bytes, std::span<const uint64_t> places) const {
+    std::vector<MapCell> cells;
+    const GgufTensor* counted = nullptr;  // parts of a native file share their tensor
+    for (size_t i = 0; i < map_.tensors.size(); ++i) {
+        const PlacedTensor& placed = map_.tensors[i];
+        const bool head = placed.layer == config_.n_layers;
+        const sched::Module module = module_of(placed.tensor->name);
+        const std::string_view name = head ? "head" : placed.experts ? "experts" : sched::kModuleNames[static_cast<size_t>(module)];
+        const uint64_t place = places.empty() ? placed.place : places[i];
+        const auto same = std::find_if(cells.rbegin(), cells.rend(), [&](const MapCell& c) { return c.layer == placed.layer && c.module == name; });
+        const size_t at = same == cells.rend() ? cells.size() : static_cast<size_t>(cells.rend() - same) - 1;
+        if (at == cells.size()) {
+            const size_t shard = head ? sched::head_of(config_.n_layers) : sched::shard_of(placed.layer, module);
+            cells.push_back({placed.layer, name, shard, unit_bytes == 0 ? cells.size() : place / unit_bytes, 1, 0, 0});
+        }
+        MapCell& cell = cells[at];
+        if (unit_bytes != 0) cell.units = std::max(cell.units, (place + placed.bytes - 1) / unit_bytes + 1 - cell.first_unit);
+        if (placed.tensor == counted) continue;
+        counted = placed.tensor;
+        cell.weights += placed.tensor->rows() * placed.tensor->dims[0];
+        cell.bytes += placed.tensor->bytes;
+    }
+    return cells;
+}
+
+std::string unit_letters(std::span<const pager::Whereabouts> units) {
+    std::string letters;
+    letters.reserve(units.size());
+    for (const pager::Whereabouts where : units) letters += ".rsR"[static_cast<size_t>(where)];
+    return letters;
+}
+
 uint64_t StoreBase::expert_bytes() const {
     return walk_bytes_.experts == 0 ? 0 : walk_bytes_.experts / (config_.n_layers * config_.n_experts);
 }

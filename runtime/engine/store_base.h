@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "pager/file.h"
+#include "pager/layout.h"
 #include "runtime/engine/weight_store.h"
 #include "runtime/model/model_map.h"
 
@@ -125,6 +126,9 @@ class StoreBase : public WeightStore {
     // The same by plain reads.
     void read_embedding(int32_t id, float* out);
 
+    // map_cells() where the walk is cut into units of so many bytes; 0: each cell is one. places: see bind_by_offset().
+    std::vector<MapCell> cells_of(uint64_t unit_bytes, std::span<const uint64_t> places = {}) const;
+
     const sched::Plan& plan() const { return plan_; }  // as StoreStats has it
     // Of all matrices, and of experts among them, as the plan in force reads them.
     const PlanBytes& walk_bytes() const { return walk_bytes_; }
@@ -160,5 +164,8 @@ class StoreBase : public WeightStore {
     uint64_t embedding_row_bytes_ = 0;
     std::vector<std::byte> row_;  // of read_embedding()
 };
+
+// As StoreView has them.
+std::string unit_letters(std::span<const pager::Whereabouts> units);
 
 }  // namespace weir

@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -138,6 +139,29 @@ struct StoreOptions {
     std::function<void(uint64_t done, uint64_t whole)> on_progress;  // told beside it, after each read
 };
 
+// The walk as a map, for whoever looks on. A unit is what comes and goes as one: an Extent, a step of the advised mapping, an
+// expert in a slot; where nothing comes and goes, all that a cell has. Neighbours may share a unit.
+struct MapCell {
+    size_t layer = 0;        // n_layers: the head
+    std::string_view module; // as sched::kModuleNames has it, "experts", or "head"
+    size_t shard = 0;        // see schedtool/plan.h; of experts, that of their first matrix
+    size_t first_unit = 0;
+    size_t units = 0;
+    uint64_t weights = 0;    // how many
+    uint64_t bytes = 0;      // of them, in the file
+};
+
+// What is where at one moment, and counts since the start.
+struct StoreView {
+    std::string units;         // a letter each: R stays, s passes, r is being read, . absent, k as the kernel pleases
+    uint64_t bytes_read = 0;
+    uint64_t read_us = 0;      // in which something was being read; 0 where nobody can tell
+    uint64_t stall_us = 0;
+    uint64_t waits = 0;
+    uint64_t faults = 0;
+    uint64_t frame_bytes = 0;  // what the weights may take now
+};
+
 class WeightStore {
   public:
     virtual ~WeightStore() = default;
@@ -199,6 +223,10 @@ class WeightStore {
     // Any thread, one at a time: returns when whoever serves faults on the weights has answered one; never, where it does not
     // answer any more. At once where the kernel serves them.
     virtual void probe_faults() noexcept {}
+
+    // Any thread: the map, the same for ever, and what is where on it.
+    virtual std::vector<MapCell> map_cells() const = 0;
+    virtual StoreView look() const = 0;
 
     // StoreStats::stall_us alone, cheap enough to be asked for every token. 0 where nothing is waited for.
     virtual uint64_t stall_us() const noexcept { return 0; }

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <string>
+#include <thread>
 
 #include "runtime/error.h"
 #include "tests/engine/engine_fixture.h"
@@ -187,6 +191,60 @@ TEST(PagedForward, ExpertsThatNobodyChoseAreNotRead) {
     EXPECT_LE(stats.experts.read_amplification, 1.13);  // slices of 64 KiB: a page at either end
     EXPECT_LT(stats.pass_bytes, experts / 2);
 }
+
+// The map is of the whole walk, and can be looked at while passes go on.
+void expect_a_map(PagingMode mode, const TinyShape& shape, uint64_t budget, const char* letters) {
+    const TinyModelFile file(shape);
+    EngineOptions options;
+    options.paging = mode;
+    options.frame_bytes = budget;
+    options.threads = 2;
+    Engine engine(file.path(), options);
+    const size_t units = engine.store->look().units.size();
+    std::vector<bool> covered(units);
+    uint64_t bytes = 0;
+    for (const MapCell& cell : engine.store->map_cells()) {
+        EXPECT_GT(cell.weights, 0u);
+        bytes += cell.bytes;
+        for (size_t unit = cell.first_unit; unit < cell.first_unit + cell.units; ++unit) covered.at(unit) = true;
+    }
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), true), static_cast<ptrdiff_t>(units));
+    EXPECT_EQ(bytes, engine.store->stats().weights_bytes);
+    std::atomic<bool> done{false};
+    std::atomic<size_t> looks{0}, wrong{0};
+    std::thread looker([&] {
+        for (; !done; ++looks) {
+            const StoreView view = engine.store->look();
+            if (view.units.size() != units || view.units.find_first_not_of(letters) != std::string::npos) ++wrong;
+        }
+    });
+    while (looks == 0) std::this_thread::yield();
+    engine.logits(some_ids(14), 1);
+    done = true;
+    looker.join();
+    EXPECT_EQ(wrong, 0u);
+    const StoreView view = engine.store->look();
+    const StoreStats stats = engine.store->stats();
+    EXPECT_EQ(view.stall_us, stats.stall_us);
+    EXPECT_EQ(view.bytes_read, stats.bytes_read);
+    if (!pages_by_budget(mode)) return;
+    EXPECT_NE(view.units.find('R'), std::string::npos);
+    EXPECT_NE(view.units.find('.'), std::string::npos);
+    const auto here = view.units.size() - static_cast<size_t>(std::count(view.units.begin(), view.units.end(), '.'));
+    if (stats.experts.slots == 0) EXPECT_LE(here * stats.extent_bytes, view.frame_bytes);
+}
+
+TEST(PagedForward, HasAMap) {
+    WEIR_NEEDS_UFFD();
+    expect_a_map(PagingMode::kUffd, paged_shape(), 10u << 20, ".rsR");
+}
+TEST(PagedForward, HasAMapOfExperts) {
+    WEIR_NEEDS_UFFD();
+    expect_a_map(PagingMode::kUffd, with_experts(), 2u << 20, ".rsR");
+}
+TEST(AdvisedForward, HasAMap) { expect_a_map(PagingMode::kAdvised, paged_shape(), 10u << 20, ".sR"); }
+TEST(ResidentForward, HasAMap) { expect_a_map(PagingMode::kResident, paged_shape(), 0, "R"); }
+TEST(MappedForward, HasAMap) { expect_a_map(PagingMode::kMmap, paged_shape(), 0, "k"); }
 
 TEST(PagedForward, SameBitsAtEveryBudget) {
     WEIR_NEEDS_UFFD();
