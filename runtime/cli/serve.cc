@@ -331,6 +331,8 @@ Command add_serve(CLI::App& app) {
         ->check(CLI::PositiveNumber)->group(service);
     parser->add_option("--recalibrate", o->watch.recalibrate, "command to run when perplexity of prompts is 5 % above it")
         ->type_name("COMMAND")->group(service);
+    parser->add_flag("--dashboard,!--no-dashboard", o->server.dashboard, "a page at / that shows where the bytes are, with a chat (on by default)")
+        ->default_str("true")->group(service);
     parser->add_option("--config", o->config, "read options from this file (TOML); WEIR_... and the command line override it")
         ->type_name("FILE")->configurable(false)->group(service);
     parser->add_flag("--print-config", o->print_config, "say what holds and where it is from, and end")->configurable(false)->group(service);

@@ -20,12 +20,17 @@ inline void check_waited_for(const httplib::Request& request) {
 void serve_chat(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_completion(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 
+// The page itself, which needs no model.
+void serve_dashboard_page(const httplib::Request& request, httplib::Response& response);
+
 void serve_embeddings(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 
 void serve_models(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_props(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_slots(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_metrics(const ModelService& service, const httplib::Request& request, httplib::Response& response);
+void serve_dashboard_map(const ModelService& service, const httplib::Request& request, httplib::Response& response);
+void serve_dashboard_data(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_tokenize(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_detokenize(const ModelService& service, const httplib::Request& request, httplib::Response& response);
 void serve_apply_template(const ModelService& service, const httplib::Request& request, httplib::Response& response);

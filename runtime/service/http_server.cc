@@ -163,6 +163,7 @@ bool HttpServer::Parts::admit(const Request& request, Response& response) const 
             throw ApiError(403, "web pages of other origins may not use this server (--cors)");
         }
         if (request.method == "OPTIONS" || request.path == "/health") return true;
+        if (options.dashboard && request.path == "/") return true;  // what it shows it asks for by itself, with a key
         const std::lock_guard lock(keys_mutex);
         if (!key_allowed(request.get_header_value("Authorization"), keys)) {
             throw ApiError(401, "this server asks for an API key: Authorization: Bearer KEY", {}, "invalid_api_key");
@@ -208,6 +209,11 @@ void HttpServer::Parts::add_routes() {
     server.Post("/tokenize", guarded(serve_tokenize));
     server.Post("/detokenize", guarded(serve_detokenize));
     server.Post("/apply-template", guarded(serve_apply_template));
+    if (options.dashboard) {
+        server.Get("/", serve_dashboard_page);
+        server.Get("/dashboard/map", guarded(serve_dashboard_map));
+        server.Get("/dashboard/data", guarded(serve_dashboard_data));
+    }
     server.Options(".*", [this](const Request&, Response& response) {
         response.status = options.cors_origin.empty() ? 404 : 204;
         response.set_header("Access-Control-Allow-Methods", "GET, POST");

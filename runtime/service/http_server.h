@@ -27,6 +27,7 @@ struct ServerOptions {
     size_t max_body_bytes = 1 << 20;
     unsigned timeout_s = 30;                 // to send a request, and to take some of an answer
     size_t threads = 32;
+    bool dashboard = true;                   // a page at /
 };
 
 class HttpServer {

@@ -28,6 +28,9 @@ constexpr double kFastPass = 1.4;
 constexpr size_t kPiecesPerScore = 8;
 // Of a mean that follows what was measured lately.
 constexpr double kNewShare = 0.2;
+// Entropies that are kept, and for how long they are taken after somebody asked.
+constexpr size_t kEntropies = 128;
+constexpr std::chrono::seconds kEntropiesFor{10};
 // For who is sent away, in seconds.
 constexpr double kLongestRetry = 60;
 
@@ -133,6 +136,12 @@ bool Scheduler::drain(std::chrono::milliseconds patience) {
 SchedulerStats Scheduler::stats() const {
     const std::lock_guard lock(mutex_);
     return stats_;
+}
+
+RecentEntropies Scheduler::recent_entropies() const {
+    const std::lock_guard lock(mutex_);
+    entropies_asked_at_ = Clock::now();
+    return entropies_;
 }
 
 void Scheduler::loop(std::stop_token stop) {
@@ -362,17 +371,28 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
     }
     slot.history.push_back(token.id);
     ++slot.generated;
+    bool watched = false;
     {
         const std::lock_guard lock(mutex_);
         ++stats_.generated_tokens;
         if (slot.generated == 1) stats_.first_token.add(seconds_since(slot.work->submitted_));
+        watched = Clock::now() - entropies_asked_at_ < kEntropiesFor;
     }
+    if (watched) remember_entropy(signal_of(slot.generated, logits).entropy);
     if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
     if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
     slot.work->add(std::move(token));
     if (slot.constraint && slot.constraint->complete()) return finish(slot, FinishReason::kEnd);
     if (slot.generated >= request.max_tokens) return finish(slot, FinishReason::kLimit);
     if (slot.ids.size() == context_) return finish(slot, FinishReason::kContext);
+}
+
+void Scheduler::remember_entropy(double nats) {
+    const std::lock_guard lock(mutex_);
+    std::vector<float>& kept = entropies_.nats;
+    if (kept.size() == kEntropies) kept.erase(kept.begin());
+    kept.push_back(static_cast<float>(nats));
+    ++entropies_.end;
 }
 
 // Frees the slot; its cache stays for whoever begins alike.

@@ -78,6 +78,12 @@ struct SchedulerStats {
     size_t busy_slots() const;
 };
 
+// Entropies of the last tokens drawn, nats, the oldest first.
+struct RecentEntropies {
+    uint64_t end = 0;  // how many there have been
+    std::vector<float> nats;
+};
+
 // Told by the scheduler's thread when there has been no request for so long, and again before the next one begins.
 struct RestHook {
     std::chrono::milliseconds after{0};
@@ -108,6 +114,11 @@ class Scheduler {
     bool drain(std::chrono::milliseconds patience);
 
     SchedulerStats stats() const;
+    // Any thread. They cost a walk over the logits: none are taken unless somebody has asked within the last seconds.
+    RecentEntropies recent_entropies() const;
+    const WeightStore& store() const { return store_; }  // for its functions of any thread
+    // Any thread: where the pass under way is, see Forward.
+    size_t layer_under_way() const noexcept { return forward_.layer_under_way(); }
     // Any thread: counts what is done for requests. Where there are some and this stands still, they are stuck.
     uint64_t moves() const noexcept { return turns_.load(std::memory_order_relaxed) + forward_.layers_walked(); }
     size_t context() const { return context_; }
@@ -140,6 +151,7 @@ class Scheduler {
     void sample(Slot& slot, std::span<const float> logits);
     void finish_embedding(Slot& slot);
     TokenId draw(Slot& slot, std::span<const float> logits);
+    void remember_entropy(double nats);
     void finish(Slot& slot, FinishReason reason, std::string error = {}, std::vector<float> embedding = {});
     void drop_cancelled();
     void publish();
@@ -176,6 +188,8 @@ class Scheduler {
     std::deque<std::shared_ptr<Generation>> queue_;
     bool draining_ = false;
     double mean_request_s_ = 1;
+    mutable std::chrono::steady_clock::time_point entropies_asked_at_ = {};
+    RecentEntropies entropies_;
     SchedulerStats stats_;
 
     std::jthread thread_;  // last: it uses all of the above
