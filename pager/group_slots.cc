@@ -113,7 +113,7 @@ bool GroupSlots::here(uint32_t group) const noexcept {
 }
 
 void GroupSlots::wait_for_news(uint32_t seen) const noexcept {
-    const Waiting waiting(shared_->waiting);
+    const Waiting waiting(shared_);
     while (news() == seen && !shared_->failed.load(std::memory_order_acquire))
         shared_->group_news.wait(seen, std::memory_order_acquire);
 }
@@ -123,7 +123,7 @@ const std::byte* GroupSlots::acquire(size_t worker, uint32_t group) noexcept {
     uint32_t now = state.load(std::memory_order_acquire);
     if (state_of(now) != kPresent) {
         WorkerSlot& slot = shared_->workers[worker];
-        const Waiting waiting(shared_->waiting);
+        const Waiting waiting(shared_);
         slot.waits.fetch_add(1, std::memory_order_relaxed);
         const uint64_t begin = monotonic_ns();
         for (; state_of(now) == kReading; now = state.load(std::memory_order_acquire)) state.wait(now, std::memory_order_acquire);

@@ -57,12 +57,13 @@ std::unique_ptr<Pager> Pager::start(FileParts files, Layout layout, PagerOptions
     pager->shared_ = std::make_unique<PagerShared>(layout.n_extents(), options.groups.slots.n_extents(), options.workers);
     PagerShared* const shared = pager->shared_.get();
     shared->event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (shared->event_fd < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));
+    shared->watch_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (shared->event_fd < 0 || shared->watch_fd < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));
     Pager* const self = pager.get();
     pager->on_notice_ = std::move(options.on_notice);
     Watchdog::Hooks hooks;
     hooks.ping = [self] { self->kick(); };
-    hooks.faults_wait = [self] { return self->loop_->faults_wait(); };
+    hooks.uffd = [self] { return self->loop_->uffd(); };
     hooks.tick = [self] { self->look_after(); };
     hooks.on_stuck = options.on_unanswerable;
     hooks.on_notice = [self](const char* text) {
@@ -91,7 +92,7 @@ std::unique_ptr<Pager> Pager::start(FileParts files, Layout layout, PagerOptions
 
 Pager::~Pager() {
     if (thread_.joinable()) {
-        const Waiting waiting(shared_->waiting);
+        const Waiting waiting(shared_.get());
         shared_->stop.store(true, std::memory_order_release);
         kick();
         thread_.join();
@@ -99,7 +100,9 @@ Pager::~Pager() {
     watchdog_.reset();
     loop_.reset();
     slots_.reset();
-    if (shared_ && shared_->event_fd >= 0) ::close(shared_->event_fd);
+    if (!shared_) return;
+    for (const int fd : {shared_->event_fd, shared_->watch_fd})
+        if (fd >= 0) ::close(fd);
 }
 
 const std::byte* Pager::region() const { return loop_->region(); }
@@ -126,6 +129,7 @@ std::string Pager::rungs() const { return loop_->rungs(); }
 
 void Pager::kick() noexcept {
     shared_->mail.fetch_add(1, std::memory_order_seq_cst);
+    shared_->wake_watchdog();  // which looks after what becomes of it
     if (!shared_->sleeping.exchange(false, std::memory_order_seq_cst)) return;
     const uint64_t one = 1;
     (void)!::write(shared_->event_fd, &one, sizeof one);  // EAGAIN only where it is signalled already
@@ -150,7 +154,7 @@ bool Pager::read_small(std::span<const SmallRead> reads) noexcept {
         }
     }
     kick();
-    const Waiting waiting(shared_->waiting);
+    const Waiting waiting(shared_.get());
     for (;;) {
         const uint32_t done = shared_->small_done.load(std::memory_order_acquire);
         if (failed()) return false;
@@ -171,7 +175,7 @@ bool Pager::acquire(size_t worker, size_t first, size_t last) noexcept {
 bool Pager::wait_present(size_t worker, size_t extent) noexcept {
     WorkerSlot& slot = shared_->workers[worker];
     std::atomic<uint32_t>& word = shared_->states[extent];
-    const Waiting waiting(shared_->waiting);
+    const Waiting waiting(shared_.get());
     slot.waits.fetch_add(1, std::memory_order_relaxed);
     const auto begin = std::chrono::steady_clock::now();
     bool present = false;
@@ -232,7 +236,7 @@ void Pager::order_residency() {
     kick();
 }
 
-// The watchdog's thread, every 100 ms: fallbacks that were taken since, once each; and memory that the pool did not get.
+// The watchdog's thread, each time it looks: fallbacks that were taken since, once each; and memory that the pool did not get.
 void Pager::look_after() {
     const Counters& c = shared_->counters;
     const auto say = [&](unsigned bit, uint64_t count, const std::string& text) {
@@ -265,7 +269,7 @@ void Pager::look_after() {
 
 void Pager::probe_faults() noexcept {
     const Mapping& page = loop_->probe_page();
-    const Waiting waiting(shared_->waiting);
+    const Waiting waiting(shared_.get());
     if (::madvise(page.base(), page.bytes(), MADV_DONTNEED) != 0) return;  // it stays, and nothing is asked
     (void)*static_cast<const volatile std::byte*>(page.base());
 }

@@ -36,8 +36,8 @@ class PagerLoop {
     bool copies() const { return installer_->copies(); }
     const FramePool& pool() const { return *pool_; }
     std::string rungs() const;
-    // A fault waits to be taken; any thread.
-    bool faults_wait() const noexcept { return uffd_.faults_wait(); }
+    // Where a fault that waits to be taken is to be read; any thread.
+    int uffd() const noexcept { return uffd_.fd(); }
     // On the same uffd as the Region; any thread may empty and touch it.
     const Mapping& probe_page() const { return probe_page_; }
     uint64_t huge_bytes() const { return pool_->huge_bytes() + anon_huge_bytes(region_.base(), region_.bytes()); }

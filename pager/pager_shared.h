@@ -2,6 +2,8 @@
 // the language (or ThreadSanitizer) knows. Private to the pager's room.
 #pragma once
 
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,18 +52,6 @@ struct BudgetOrder {
     std::atomic<bool> taken{false};  // release by the pager; then it may be freed
 };
 
-// Somebody waits for the pager, for as long as this lives.
-class Waiting {
-  public:
-    explicit Waiting(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
-    ~Waiting() { count_.fetch_sub(1, std::memory_order_relaxed); }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
-
-  private:
-    std::atomic<uint32_t>& count_;
-};
-
 struct PagerShared {
     PagerShared(size_t n_extents, size_t n_groups, size_t n_workers)
         : states(std::make_unique<std::atomic<uint32_t>[]>(n_extents + n_groups)),
@@ -92,6 +82,15 @@ struct PagerShared {
     std::atomic<size_t> reads_under_way{0};
     std::atomic<int> thread_id{0};
 
+    // The watchdog's rest: it sets `watch_rests` and then looks at `waiting` once more; who begins to wait counts itself and
+    // then looks at `watch_rests`. Sequentially consistent, so that one of the two sees the other.
+    std::atomic<bool> watch_rests{false};
+    int watch_fd = -1;
+    void wake_watchdog() noexcept {
+        if (watch_rests.load(std::memory_order_seq_cst) && watch_rests.exchange(false, std::memory_order_seq_cst))
+            (void)::eventfd_write(watch_fd, 1);
+    }
+
     std::atomic<int> started{0};          // 1 once the thread serves, -errno where it could not begin
     std::atomic<uint32_t> small_done{0};  // small reads finished, since the start; kSmallReadsFailed after a failure
     std::atomic<uint32_t> group_news{0};  // see GroupSlots::news()
@@ -103,6 +102,21 @@ struct PagerShared {
     char failure_text[512] = {};
     std::atomic<bool> stop{false};
     Counters counters;
+};
+
+// Somebody waits for the pager, for as long as this lives.
+class Waiting {
+  public:
+    explicit Waiting(PagerShared* shared) : shared_(shared) {
+        shared_->waiting.fetch_add(1, std::memory_order_seq_cst);
+        shared_->wake_watchdog();
+    }
+    ~Waiting() { shared_->waiting.fetch_sub(1, std::memory_order_relaxed); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+  private:
+    PagerShared* const shared_;
 };
 
 }  // namespace weir::pager

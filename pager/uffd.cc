@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -223,11 +222,6 @@ int Uffd::wake(void* address, size_t bytes) noexcept {
     range.start = reinterpret_cast<uintptr_t>(address);
     range.len = bytes;
     return call(UFFDIO_WAKE, &range) == 0 ? 0 : -errno;
-}
-
-bool Uffd::faults_wait() const noexcept {
-    struct pollfd poll_fd = {fd(), POLLIN, 0};
-    return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & POLLIN) != 0;
 }
 
 bool Uffd::next_fault(uintptr_t* address) noexcept {

@@ -76,9 +76,6 @@ class Uffd {
     // Address of the next waiting fault; false where none waits.
     bool next_fault(uintptr_t* address) noexcept;
 
-    // True where next_fault() would find one. Any thread.
-    bool faults_wait() const noexcept;
-
     // errno of the last outcome but kDone.
     int last_error() const { return last_error_; }
 

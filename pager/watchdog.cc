@@ -1,14 +1,12 @@
 #include "pager/watchdog.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
-#include <condition_variable>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 
 namespace weir::pager {
 namespace {
@@ -34,6 +32,11 @@ void read_thread(int id, Look* look) {
         return;
     look->cpu_ticks = user + system;
     if (look->state == 'Z' || look->state == 'X') look->state = 0;
+}
+
+bool is_readable(int fd) {
+    struct pollfd one = {fd, POLLIN, 0};
+    return ::poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
 }
 
 }  // namespace
@@ -62,6 +65,7 @@ Watchdog::Watchdog(PagerShared* shared, uint32_t stuck_ms, uint32_t slow_ms, Hoo
 
 Watchdog::~Watchdog() {
     thread_.request_stop();
+    (void)::eventfd_write(shared_->watch_fd, 1);
     thread_.join();
 }
 
@@ -71,25 +75,40 @@ Look Watchdog::look() const {
     look.reads_under_way = shared_->reads_under_way.load(std::memory_order_relaxed);
     look.reads_landed = shared_->counters.reads.load(std::memory_order_relaxed);
     look.waited_for = shared_->waiting.load(std::memory_order_relaxed) > 0 ||
-                      shared_->faults_open.load(std::memory_order_relaxed) > 0 || hooks_.faults_wait();
+                      shared_->faults_open.load(std::memory_order_relaxed) > 0 || is_readable(hooks_.uffd());
     if (look.waited_for) read_thread(shared_->thread_id.load(std::memory_order_acquire), &look);
     // An orderly end, which its destructor waits for, says so before the thread goes.
     if (shared_->thread_id.load(std::memory_order_acquire) == 0) look.waited_for = false;
     return look;
 }
 
+// Until there is a reason to look often again; false where there is none after the time.
+bool Watchdog::rest() const {
+    shared_->watch_rests.store(true, std::memory_order_seq_cst);
+    bool reason = shared_->waiting.load(std::memory_order_seq_cst) != 0;
+    if (!reason) {
+        struct pollfd reasons[] = {{shared_->watch_fd, POLLIN, 0}, {hooks_.uffd(), POLLIN, 0}};
+        reason = ::poll(reasons, 2, static_cast<int>(kRestMs)) != 0;
+    }
+    shared_->watch_rests.store(false, std::memory_order_seq_cst);
+    return reason;
+}
+
 void Watchdog::watch(const std::stop_token& stop) {
     ::pthread_setname_np(::pthread_self(), "weir-watch");
-    std::mutex mutex;
-    std::condition_variable_any woken;
     char text[256];
-    while (!stop.stop_requested()) {
-        {
-            std::unique_lock lock(mutex);
-            (void)woken.wait_for(lock, stop, std::chrono::milliseconds(kLookMs), [] { return false; });
-        }
+    uint64_t turns = 0;
+    for (uint32_t still = 0; !stop.stop_requested();) {
+        if (still >= kLooksBeforeRest) still = rest() ? 0 : kLooksBeforeRest - 1;
+        if (stop.stop_requested()) return;
+        eventfd_t calls;
+        (void)::eventfd_read(shared_->watch_fd, &calls);
+        struct pollfd end = {shared_->watch_fd, POLLIN, 0};
+        (void)::poll(&end, 1, static_cast<int>(kLookMs));
         if (stop.stop_requested()) return;
         const Look seen = look();
+        still = seen.waited_for || seen.turns != turns ? 0 : still + 1;
+        turns = seen.turns;
         switch (judge_.judge(seen)) {
             case Judge::Verdict::kWell: break;
             case Judge::Verdict::kPing: hooks_.ping(); break;

@@ -3,7 +3,8 @@
 //
 // A thread of its own looks every 100 ms whether anybody waits for weights (at a gate, in a fault, for a small read, for
 // the pager's end) while the pager's loop makes no turns, and pings it if so: a pager that waits for slow reads answers at
-// once. What does not answer is told apart by the pager thread's state:
+// once. Where nothing has moved for a second it rests, until somebody waits, gives the pager something to do, or runs into
+// a fault: an idle process takes no CPU. What does not answer is told apart by the pager thread's state:
 //     gone                                    the loop was ended: the process ends at once
 //     sleeps or runs without end of a turn    stuck: after stuck_ms the process ends
 //     runnable, but does not get a CPU        the machine is busy: waited for
@@ -21,6 +22,9 @@
 namespace weir::pager {
 
 constexpr uint32_t kLookMs = 100;
+constexpr uint32_t kLooksBeforeRest = 10;
+// At most; whatever might be missed is found then.
+constexpr uint32_t kRestMs = 30'000;
 
 // What one look at the pager sees.
 struct Look {
@@ -59,7 +63,7 @@ class Watchdog {
   public:
     struct Hooks {
         std::function<void()> ping;                  // wakes the pager thread
-        std::function<bool()> faults_wait;           // a fault waits to be taken from the uffd
+        std::function<int()> uffd;                   // readable where a fault waits to be taken
         std::function<void()> tick;                  // once per look
         std::function<void(const char*)> on_stuck;   // must not return
         std::function<void(const char*)> on_notice;
@@ -73,6 +77,7 @@ class Watchdog {
   private:
     void watch(const std::stop_token& stop);
     Look look() const;
+    bool rest() const;
 
     PagerShared* const shared_;
     Judge judge_;

@@ -1,13 +1,14 @@
 #include "runtime/engine/pressure.h"
 
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
-#include <mutex>
 #include <utility>
 
 #include "runtime/engine/budget.h"
@@ -21,6 +22,12 @@ using std::chrono::milliseconds;
 
 // Four looks a second: a process that takes memory at 1 GB/s is seen after 250 MB, and a look costs some 100 us.
 constexpr milliseconds kInterval{250};
+// An idle process has nothing to lose by a neighbour's wish but its frames. Where the kernel tells when tasks stall, looking is
+// only for what might be missed; elsewhere a look a second is some 0.03 % of a core.
+constexpr milliseconds kAlarmedInterval{10'000}, kIdleInterval{1000};
+// Idle is who has used less than a hundredth of a core, and not been pressed, for so long.
+constexpr milliseconds kIdleAfter{2000};
+constexpr uint64_t kIdleShare = 100;
 // Room that is kept free. Of a cgroup little: who runs us under a limit that is the budget itself means what he says, and
 // the budget's own reserve lies within. Of the machine more: others live there, and the kernel reclaims from its own
 // watermarks (some tens of MiB) on.
@@ -121,8 +128,7 @@ PressurePolicy::PressurePolicy(uint64_t wanted, uint64_t grain)
 
 void PressurePolicy::set_wanted(uint64_t wanted) {
     // Down at once; up at once as well, unless pressure has pushed the budget down and has to let it go first.
-    const bool pressed = budget_ + grain_ <= wanted_;  // less than a grain below is rounding
-    budget_ = pressed ? std::min(budget_, wanted) : wanted;
+    budget_ = pressed() ? std::min(budget_, wanted) : wanted;
     wanted_ = wanted;
 }
 
@@ -165,7 +171,7 @@ uint64_t PressurePolicy::decide(const PressureSample& s, milliseconds now) {
     }
     if (stalled >= kStallShare) trouble_ = now;
 
-    if (budget_ + grain_ > wanted_) {  // less than a grain below is rounding
+    if (!pressed()) {
         quiet_ = kQuiet;
         return budget_;
     }
@@ -183,30 +189,35 @@ uint64_t PressurePolicy::decide(const PressureSample& s, milliseconds now) {
 }
 
 PressureMonitor::PressureMonitor(uint64_t budget, uint64_t grain, bool watch, std::vector<BudgetStep> steps, Hooks hooks,
-                                 fs::path root)
+                                 const fs::path& root)
     : watch_(watch),
       steps_(std::move(steps)),
       hooks_(std::move(hooks)),
-      source_(std::move(root)),
+      source_(root),
       policy_(budget, grain),
+      alarm_(root),
+      call_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       budget_(budget) {
+    if (call_ < 0) throw Error("no eventfd can be had: too many open files?");
     if (watch_ || !steps_.empty()) thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
 }
 
 PressureMonitor::~PressureMonitor() {
     thread_.request_stop();
+    (void)::eventfd_write(call_, 1);
     if (thread_.joinable()) thread_.join();
+    ::close(call_);
 }
 
 void PressureMonitor::serve(const std::stop_token& stop) {
     ::pthread_setname_np(::pthread_self(), "weir-pressure");
-    std::mutex mutex;
-    std::condition_variable_any woken;
-    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [start = std::chrono::steady_clock::now()] {
+        return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+    };
     milliseconds said = -kSayInterval;
     size_t step = 0;
     for (;;) {
-        const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+        const milliseconds now = elapsed();
         if (step < steps_.size() && steps_[step].at <= now) {
             policy_.set_wanted(steps_[step++].bytes);
             change(policy_.budget(), "asked for", true);
@@ -217,11 +228,22 @@ void PressureMonitor::serve(const std::stop_token& stop) {
             if (say && budget() != before) said = now;
         }
         if (!watch_ && step == steps_.size()) return;
-        const milliseconds next = step < steps_.size() ? std::max(steps_[step].at - now, milliseconds(1)) : kInterval;
-        std::unique_lock lock(mutex);
-        (void)woken.wait_for(lock, stop, watch_ ? std::min(next, kInterval) : next, [] { return false; });
+        milliseconds next = watch_ ? pause(now) : milliseconds::max();
+        if (step < steps_.size()) next = std::min(next, std::max(steps_[step].at - now, milliseconds(1)));
+        if (alarm_.wait(call_, next)) busy_until_ = elapsed() + kIdleAfter;
         if (stop.stop_requested()) return;
     }
+}
+
+// Until the next look.
+milliseconds PressureMonitor::pause(milliseconds now) {
+    struct timespec t = {};
+    (void)::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    const uint64_t cpu_ns = static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+    const uint64_t passed_ns = static_cast<uint64_t>((now - std::exchange(looked_, now)).count()) * 1'000'000;
+    const bool works = cpu_ns - std::exchange(cpu_ns_, cpu_ns) > passed_ns / kIdleShare;
+    if (works || policy_.pressed()) busy_until_ = now + kIdleAfter;
+    return now < busy_until_ ? kInterval : alarm_.is_set() ? kAlarmedInterval : kIdleInterval;
 }
 
 void PressureMonitor::change(uint64_t wanted, const std::string& reason, bool say) {

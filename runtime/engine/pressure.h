@@ -1,6 +1,6 @@
 // Gives memory back before the kernel takes it. A sample says how much room there is, in the machine and in every memory
 // cgroup above us, and whether tasks stall for memory; a policy makes a budget of it; a monitor does both four times a
-// second and tells the store.
+// second and tells the store. While the process does nothing and nothing presses it looks rarely, and has the kernel wake it.
 //
 // The kernel can take nothing from frames but by swapping or killing, so it is ours to give. Page cache it can take, so
 // that counts as room.
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/engine/memory_limits.h"
+#include "runtime/engine/pressure_alarm.h"
 
 namespace weir {
 
@@ -63,6 +64,8 @@ class PressurePolicy {
     void set_in_force(uint64_t budget) { budget_ = budget; }
 
     uint64_t budget() const { return budget_; }
+    // Less than is wanted, by more than rounding.
+    bool pressed() const { return budget_ + grain_ <= wanted_; }
     // Why the last change: "12.0 MiB left in /sys/fs/cgroup/a", "tasks stalled for memory 24 % of the time", "room again".
     const std::string& reason() const { return reason_; }
 
@@ -96,7 +99,7 @@ class PressureMonitor {
     // watch: react to pressure; without, only the steps count. steps ascend by time, which begins now.
     // grain: in which the store follows.
     PressureMonitor(uint64_t budget, uint64_t grain, bool watch, std::vector<BudgetStep> steps, Hooks hooks,
-                    std::filesystem::path root = "/");
+                    const std::filesystem::path& root = "/");
     ~PressureMonitor();
     PressureMonitor(const PressureMonitor&) = delete;
     PressureMonitor& operator=(const PressureMonitor&) = delete;
@@ -107,13 +110,19 @@ class PressureMonitor {
 
   private:
     void serve(const std::stop_token& stop);
+    std::chrono::milliseconds pause(std::chrono::milliseconds now);
     void change(uint64_t wanted, const std::string& reason, bool say);
 
     const bool watch_;
     const std::vector<BudgetStep> steps_;
     const Hooks hooks_;
     const PressureSource source_;
-    PressurePolicy policy_;          // the monitor's thread alone
+    PressurePolicy policy_;          // the monitor's thread alone, as what follows
+    PressureAlarm alarm_;
+    std::chrono::milliseconds busy_until_{0};  // looks often until then
+    uint64_t cpu_ns_ = 0;            // of the process, at the last look
+    std::chrono::milliseconds looked_{0};
+    const int call_;                 // an eventfd that ends the thread's sleep
     std::atomic<uint64_t> budget_;
     std::atomic<uint64_t> changes_{0};
     std::jthread thread_;
