@@ -34,7 +34,7 @@ version=$(meson introspect --projectinfo "$weir_root/build-package" | python3 -c
 architecture=$(dpkg --print-architecture)
 mkdir -p "$work/debian" "$stage/DEBIAN"
 printf 'Source: weir\n\nPackage: weir\nArchitecture: any\n' >"$work/debian/control"
-depends=$(cd "$work" && dpkg-shlibdeps -O "$stage/usr/bin/weir" 2>"$work/log") || die "dpkg-shlibdeps failed: $(tail -n 1 "$work/log")"
+depends=$(cd "$work" && dpkg-shlibdeps -O "$stage"/usr/bin/* 2>"$work/log") || die "dpkg-shlibdeps failed: $(tail -n 1 "$work/log")"
 cat >"$stage/DEBIAN/control" <<END
 Package: weir
 Version: $version

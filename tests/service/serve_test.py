@@ -249,6 +249,29 @@ def overload(server, say):
     say(server.wait_until(lambda: not any(server.slots()) and not waiting()), 'and all are free again')
 
 
+def rests(server, say):
+    """Nothing wakes while nobody asks; a machine that is short of memory may wake who watches it."""
+    def wakes():
+        made = {}
+        for task in os.listdir(f'/proc/{server.process.pid}/task'):
+            with open(f'/proc/{server.process.pid}/task/{task}/status') as status:
+                text = status.read()
+            name = re.search(r'^Name:\s+(\S+)', text)[1]
+            if name.startswith('weir-'):
+                made[name] = made.get(name, 0) + int(re.search(r'^voluntary_ctxt_switches:\s+(\d+)', text, re.M)[1])
+        return made
+    seen = []
+
+    def quiet():
+        before = wakes()
+        time.sleep(1.5)
+        after = wakes()
+        seen.append({name: n - before[name] for name, n in after.items()})
+        return 'weir-watch' in before and all(n <= 2 for n in seen[-1].values())
+    server.wait_until(lambda: not any(server.slots()))
+    say(server.wait_until(quiet, 20), 'while nobody asks no thread wakes', seen)
+
+
 def drains(server, say):
     result = []
 
@@ -292,7 +315,7 @@ def main():
             say(False, check.__name__, repr(error) + ' ' + ''.join(server.log[-3:]))
 
     server = Server(weir, model, '--parallel', '2', '--queue', '1')
-    for check in (answers, endpoints, forms, embeddings, errors, disconnects, overload):
+    for check in (answers, endpoints, forms, embeddings, errors, disconnects, overload, rests):
         run(check, server)
     run(drains, server)
     wide = Server(weir, model, '--parallel', '3')
