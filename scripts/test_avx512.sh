@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # usage: test_avx512.sh [--limit SECONDS]
-# Runs the tests of the AVX-512 kernels in an emulator, for machines without
-# AVX-512: builds into build-avx512/, boots Debian's kernel in Bochs (an Ice Lake, which has VNNI) with nothing but
-# these tests, and prints what they say. Ends with 0 where all passed, 1 where one failed or the time ran out (3600 s).
-# Installs what it needs by apt-get (sudo for an ordinary user); the kernel is fetched once, kept in ~/.cache/weir, and
-# not installed. The AVX-VNNI table needs no such machine: its one instruction is emulated by the differential suite
-# itself (tests/kernels/emulated_dpbusd.h).
+# Runs the tests of the AVX-512 kernels in an emulator, for machines without AVX-512: builds into build-avx512/, boots
+# Debian's kernel in Bochs (an Ice Lake, which has VNNI) with nothing but these tests, and prints what they say. Ends
+# with 0 where all passed, 1 where one failed or the time ran out (3600 s). Installs what it needs by apt-get (sudo
+# for an ordinary user); the kernel is fetched once, kept in ~/.cache/weir, and not installed. The AVX-VNNI table
+# needs no such machine: its one instruction is emulated by the differential suite itself
+# (tests/kernels/emulated_dpbusd.h).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
