@@ -4,10 +4,13 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "runtime/service/api_error.h"
+#include "runtime/service/json_schema_numbers.h"
 #include "runtime/service/json_schema_overlap.h"
+#include "runtime/service/json_schema_pattern.h"
 #include "runtime/service/openai_request.h"
 
 namespace weir {
@@ -26,9 +29,13 @@ struct Keyword {
     const char* name;
     const char* type;
 };
-constexpr Keyword kKeywords[] = {{"properties", "object"}, {"required", "object"},  {"additionalProperties", "object"},
-                                 {"items", "array"},       {"minItems", "array"},   {"maxItems", "array"},
-                                 {"minLength", "string"},  {"maxLength", "string"}, {"type", nullptr}};
+constexpr Keyword kKeywords[] = {
+    {"properties", "object"},       {"required", "object"},         {"additionalProperties", "object"},
+    {"items", "array"},             {"prefixItems", "array"},       {"minItems", "array"},
+    {"maxItems", "array"},          {"minLength", "string"},        {"maxLength", "string"},
+    {"pattern", "string"},          {"format", "string"},           {"minimum", "number"},
+    {"maximum", "number"},          {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+    {"type", nullptr}};
 
 constexpr size_t kLongestName = 256;
 constexpr size_t kMostOneOf = 256;
@@ -81,7 +88,10 @@ struct SchemaCompiler::Parts {
     NodeId of_type(const std::string& type, const Json& schema, const Place& at, NodeId next);
     NodeId object(const Json& schema, const Place& at, NodeId next);
     NodeId array(const Json& schema, const Place& at, NodeId next);
+    NodeId tuple(const Json& schema, const Place& at, uint32_t least, uint32_t most, NodeId close);
     NodeId string(const Json& schema, const Place& at, NodeId next);
+    NodeId pattern(const Json& schema, const Place& at, const char* keyword, NodeId next);
+    NodeId bounded_number(const Json& schema, const Place& at, bool fraction, NodeId next);
     std::vector<std::string> types(const Json& schema, const Place& at) const;
 
     // The parts of JSON's text.
@@ -279,7 +289,7 @@ NodeId SchemaCompiler::Parts::of_type(const std::string& type, const Json& schem
     if (type == "object") return object(schema, at, next);
     if (type == "array") return array(schema, at, next);
     if (type == "string") return string(schema, at, next);
-    if (type == "number" || type == "integer") return number(type == "number", next);
+    if (type == "number" || type == "integer") return bounded_number(schema, at, type == "number", next);
     if (type == "boolean") return grammar.either(grammar.literal("true", next), grammar.literal("false", next));
     if (type == "null") return grammar.literal("null", next);
     refuse(at.at("type"), "is no type of JSON Schema: " + type);
@@ -359,15 +369,57 @@ std::pair<uint32_t, uint32_t> counts(const Json& schema, const Place& at, const 
 
 }  // namespace
 
+NodeId SchemaCompiler::Parts::bounded_number(const Json& schema, const Place& at, bool fraction, NodeId next) {
+    NumberBounds bounds;
+    const auto bound = [&](const char* key) -> std::optional<double> {
+        const auto value = schema.find(key);
+        if (value == schema.end()) return std::nullopt;
+        if (!value->is_number()) refuse(at.at(key), "must be a number");
+        return value->get<double>();
+    };
+    bounds.least = bound("minimum");
+    bounds.most = bound("maximum");
+    const std::optional<double> above = bound("exclusiveMinimum"), below = bound("exclusiveMaximum");
+    bounds.above = above && (!bounds.least || *above >= *bounds.least);
+    bounds.below = below && (!bounds.most || *below <= *bounds.most);
+    if (bounds.above) bounds.least = above;
+    if (bounds.below) bounds.most = below;
+    if (!bounds.least && !bounds.most) return number(fraction, next);
+    return number_between(grammar, digit, bounds, fraction, next);
+}
+
+// Between the quotes. A format is one of those patterns that have a name.
+NodeId SchemaCompiler::Parts::pattern(const Json& schema, const Place& at, const char* keyword, NodeId next) {
+    for (const char* const other : {"minLength", "maxLength", "pattern"}) {
+        if (other != std::string(keyword) && schema.contains(other))
+            refuse(at.at(other), "is not supported beside '" + std::string(keyword) + "'");
+    }
+    if (!schema[keyword].is_string()) refuse(at.at(keyword), "must be a string");
+    const std::string text = schema[keyword].get<std::string>();
+    const bool named = keyword == std::string("format");
+    const std::optional<std::string> expression = named ? pattern_of_format(text) : text;
+    if (!expression) refuse(at.at(keyword), "is a format that is not supported: " + text);
+    try {
+        return pattern_of(grammar, *expression, any_character, next);
+    } catch (const PatternError& error) {
+        refuse(at.at(keyword), std::string("is a regular expression that is not supported: it ") + error.what());
+    }
+}
+
 NodeId SchemaCompiler::Parts::string(const Json& schema, const Place& at, NodeId next) {
+    const NodeId quote = grammar.literal("\"", next);
+    for (const char* const keyword : {"format", "pattern"}) {
+        if (schema.contains(keyword)) return grammar.literal("\"", pattern(schema, at, keyword, quote));
+    }
     const auto [least, most] = counts(schema, at, "minLength", "maxLength");
-    return grammar.literal("\"", grammar.repeat(any_character, least, most, grammar.literal("\"", next)));
+    return grammar.literal("\"", grammar.repeat(any_character, least, most, quote));
 }
 
 NodeId SchemaCompiler::Parts::array(const Json& schema, const Place& at, NodeId next) {
     const auto [least, most] = counts(schema, at, "minItems", "maxItems");
     const NodeId close = grammar.literal("]", next);
     if (most == 0) return grammar.literal("[", close);
+    if (schema.contains("prefixItems")) return tuple(schema, at, least, most, close);
     RuleId item = any_value;
     if (schema.contains("items")) {
         item = grammar.add_rule();
@@ -379,6 +431,35 @@ NodeId SchemaCompiler::Parts::array(const Json& schema, const Place& at, NodeId 
         grammar.repeat(another, std::max(least, 1u) - 1, most == kUnlimited ? kUnlimited : most - 1, space(close));
     const NodeId first = grammar.call(item, rest);
     return grammar.literal("[", space(least == 0 ? grammar.either(first, close) : first));
+}
+
+// An array whose first items have schemas of their own. More than those only where "items" or "minItems" ask for them.
+NodeId SchemaCompiler::Parts::tuple(const Json& schema, const Place& at, uint32_t least, uint32_t most, NodeId close) {
+    static const Json kAnything = true;
+    const Json& first = schema["prefixItems"];
+    if (!first.is_array() || first.empty()) refuse(at.at("prefixItems"), "must be an array of at least one schema");
+    const auto named = static_cast<uint32_t>(first.size());
+    const bool says = schema.contains("items");
+    const Json& others = says ? schema["items"] : kAnything;
+    const NodeId end = space(close);
+    NodeId after = end;
+    if (most > named && others != false && (says || least > named)) {
+        const RuleId another = grammar.add_rule();
+        grammar.set_rule(another, grammar.literal(",", space(compile(others, at.at("items"), grammar.end()))));
+        const uint32_t needed = least > named ? least - named : 0;
+        after = grammar.repeat(another, needed, most == kUnlimited ? kUnlimited : most - named, end);
+    } else if (least > named) {
+        return grammar.nothing();
+    }
+    for (uint32_t i = named; i-- > 0;) {
+        const Place place{at.root, at.path + ".prefixItems[" + std::to_string(i) + "]"};
+        if (i >= most) continue;
+        const NodeId item = compile(first[i], place, after);
+        if (i == 0) return grammar.literal("[", space(least == 0 ? grammar.either(item, close) : item));
+        const NodeId another = grammar.literal(",", space(item));
+        after = i >= least ? grammar.either(another, end) : another;
+    }
+    return grammar.nothing();
 }
 
 // Properties in the schema's order; `first` is where nothing has been said yet, `after` where something has.

@@ -1,9 +1,10 @@
 // JSON Schema to a Grammar: answers within it parse, and validate. What it cannot express is refused by name, never
 // left out.
 //
-// Taken: type (one or several), properties, required, additionalProperties, enum, const, items, minItems, maxItems,
-// minLength, maxLength, anyOf, oneOf (where no value can match two), allOf of one, $ref within the schema, true and
-// false. Annotations (title, description, default and their kind) say nothing.
+// Taken: type (one or several), properties, required, additionalProperties, enum, const, items, prefixItems, minItems,
+// maxItems, minLength, maxLength, pattern and format (see json_schema_pattern.h), minimum, maximum and those that exclude
+// themselves, anyOf, oneOf (where no value can match two), allOf of one, $ref within the schema, true and false.
+// Annotations (title, description, default and their kind) say nothing.
 //
 // Answers are a part of what validates: properties come in the schema's order, ones it does not name only where
 // additionalProperties asks for them; lines are broken and blanks put as people do.

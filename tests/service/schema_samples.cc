@@ -1,8 +1,10 @@
 // Random schemas, and for each a value that a sampler which draws at random within it comes to: schema_samples SEED COUNT
 // prints one object a line, {"schema": ..., "text": ...}. schema_test.py holds them against another validator.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
 
 #include "runtime/engine/sampler.h"
 #include "runtime/service/token_trie.h"
@@ -49,11 +51,29 @@ class Schemas {
         return made;
     }
 
+    Json bounded(const char* type) {
+        Json made{{"type", type}, {"description", "pattern"}};
+        const double scales[] = {1, 0.5, 0.001, 1000}, scale = scales[below(std::size(scales))];
+        const double low = (static_cast<double>(below(400)) - 200) * scale;
+        if (below(3) > 0) made[below(2) == 0 ? "minimum" : "exclusiveMinimum"] = low;
+        if (below(3) > 0) made[below(2) == 0 ? "maximum" : "exclusiveMaximum"] = low + 3 + static_cast<double>(below(300)) * scale;
+        if (type == std::string("integer") && below(2) == 0) made["maximum"] = std::ceil(low) + 2;
+        return made;
+    }
+
+    Json text() {
+        const char* const formats[] = {"date", "time", "date-time", "uuid", "email", "ipv4", "ipv6", "hostname", "duration", "uri"};
+        const char* const patterns[] = {"^[a-z]+$", "^\\d{3}-\\d{4}$", "x", "^(ab|[^\\\\a-f]{2,3})*\\.?$", "^\\S\\W\\w.\\D$", "\"$", "^\\[[A-Z\\d_-]+?\\]"};
+        if (below(3) == 0) return {{"type", "string"}, {"format", formats[below(std::size(formats))]}};
+        if (below(2) == 0) return {{"type", "string"}, {"pattern", patterns[below(std::size(patterns))]}};
+        return {{"type", "string"}, {"minLength", below(3)}, {"maxLength", 2 + below(4)}};
+    }
+
     Json any(int depth) {
-        switch (below(depth > 2 ? 6 : 11)) {
-            case 0: return {{"type", "integer"}};
-            case 1: return {{"type", "number"}, {"description", "pattern"}};
-            case 2: return {{"type", "string"}, {"minLength", below(3)}, {"maxLength", 2 + below(4)}};
+        switch (below(depth > 2 ? 6 : 12)) {
+            case 0: return bounded("integer");
+            case 1: return bounded("number");
+            case 2: return text();
             case 3: return {{"type", {"boolean", "null"}}};
             case 4: return {{"enum", {value(), value(), value()}}};
             case 5: return {{"const", value()}};
@@ -65,6 +85,7 @@ class Schemas {
                 return {{"oneOf",
                          {{{"type", "string"}}, object(depth + 1), {{"type", "array"}, {"items", any(depth + 1)}}}}};
             case 9: return {{"$ref", "#/$defs/d"}};
+            case 10: return {{"prefixItems", {any(depth + 1), any(depth + 1)}}, {"items", any(depth + 1)}, {"minItems", below(4)}};
             default: return object(depth);
         }
     }
