@@ -1,5 +1,5 @@
-// What the dashboard shows: the page, the map of the weights, which stays the same, and the figures, which the page asks for
-// once a second while somebody looks at it.
+// What the dashboard shows: the page, the map of the weights, which stays the same, and the figures, which the page
+// asks for once a second while somebody looks at it.
 #include <chrono>
 
 #include "runtime/engine/memory_limits.h"
@@ -17,6 +17,19 @@ constexpr const char* kNotKept = "no-store";
 void send(httplib::Response& response, const ordered_json& body) {
     response.set_header("Cache-Control", kNotKept);
     response.set_content(dump(body), "application/json");
+}
+
+// Of the last windows of prompts to the baseline; null where there have been too few.
+ordered_json drift_of(const sched::MonitorState& state) {
+    if (state.baseline_perplexity <= 0 || state.recent_perplexity <= 0) return nullptr;
+    return state.recent_perplexity / state.baseline_perplexity;
+}
+
+ordered_json warnings_of(const sched::MonitorState& state) {
+    ordered_json names = ordered_json::array();
+    for (size_t w = 0; w < sched::kWarnings; ++w)
+        if (state.warned[w]) names.push_back(sched::kWarningNames[w]);
+    return names;
 }
 
 double bits_per_weight(uint64_t bytes, uint64_t weights) {
@@ -44,8 +57,12 @@ void serve_dashboard_map(const ModelService& service, const httplib::Request&, h
         weights += cell.weights;
         const bool planned = cell.shard < store.plan.levels.size();
         const double bits = planned ? store.plan.levels[cell.shard] : bits_per_weight(cell.bytes, cell.weights);
-        cells.push_back({{"layer", cell.layer}, {"module", cell.module}, {"first", cell.first_unit}, {"units", cell.units},
-                         {"weights", cell.weights}, {"bits", bits}});
+        cells.push_back({{"layer", cell.layer},
+                         {"module", cell.module},
+                         {"first", cell.first_unit},
+                         {"units", cell.units},
+                         {"weights", cell.weights},
+                         {"bits", bits}});
     }
     ordered_json body = service.properties;
     body["name"] = service.name;
@@ -57,6 +74,7 @@ void serve_dashboard_map(const ModelService& service, const httplib::Request&, h
     body["weights_bytes"] = store.weights_bytes;
     body["pass_bytes"] = store.pass_bytes;
     body["mean_bits"] = bits_per_weight(store.weights_bytes, weights);
+    body["device_bytes_per_s"] = service.scheduler.device_bytes_per_s();
     body["planned"] = !store.plan.levels.empty();
     body["cells"] = std::move(cells);
     send(response, body);
@@ -69,8 +87,11 @@ void serve_dashboard_data(const ModelService& service, const httplib::Request&, 
     const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
     ordered_json slots = ordered_json::array();
     for (const SlotInfo& slot : stats.slots) {
-        const char* const state = slot.state == SlotState::kIdle ? "idle" : slot.state == SlotState::kPrompt ? "prompt" : "decode";
-        slots.push_back({{"state", state}, {"cached", slot.cached_tokens}, {"prompt", slot.prompt_tokens}, {"generated", slot.generated}});
+        const bool idle = slot.state == SlotState::kIdle, prompt = slot.state == SlotState::kPrompt;
+        slots.push_back({{"state", idle ? "idle" : prompt ? "prompt" : "decode"},
+                         {"cached", slot.cached_tokens},
+                         {"prompt", slot.prompt_tokens},
+                         {"generated", slot.generated}});
     }
     const bool busy = stats.busy_slots() > 0;
     send(response, {{"time_s", now.count()},
@@ -90,7 +111,9 @@ void serve_dashboard_data(const ModelService& service, const httplib::Request&, 
                     {"frame_bytes", store.frame_bytes},
                     {"entropies_end", entropies.end},
                     {"entropies", entropies.nats},
-                    {"perplexity_drift", nullptr},
+                    {"perplexity_drift", drift_of(stats.monitor)},
+                    {"scored_tokens", stats.monitor.scored_tokens},
+                    {"warnings", warnings_of(stats.monitor)},
                     {"slots", std::move(slots)},
                     {"waiting", stats.queued},
                     {"finished", stats.finished},

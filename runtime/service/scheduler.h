@@ -117,6 +117,7 @@ class Scheduler {
     // Any thread. They cost a walk over the logits: none are taken unless somebody has asked within the last seconds.
     RecentEntropies recent_entropies() const;
     const WeightStore& store() const { return store_; }  // for its functions of any thread
+    double device_bytes_per_s() const { return watch_.options.device_bytes_per_s; }  // by a probe at the start; 0: none
     // Any thread: where the pass under way is, see Forward.
     size_t layer_under_way() const noexcept { return forward_.layer_under_way(); }
     // Any thread: counts what is done for requests. Where there are some and this stands still, they are stuck.

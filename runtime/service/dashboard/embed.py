@@ -22,9 +22,10 @@ def embed(index):
         hashes[kind].append("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")
         return f'<{kind}>{text}</{kind}>'
     page = NAMED.sub(inline, index.read_text())
-    policy = '; '.join(("default-src 'none'", 'script-src ' + ' '.join(hashes['script']), 'style-src ' + ' '.join(hashes['style']),
-                        "connect-src 'self'", 'img-src data:', "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-                        "require-trusted-types-for 'script'", "trusted-types 'none'"))
+    policy = '; '.join((
+        "default-src 'none'", 'script-src ' + ' '.join(hashes['script']), 'style-src ' + ' '.join(hashes['style']),
+        "connect-src 'self'", 'img-src data:', "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'", "trusted-types 'none'"))
     return page, policy
 
 

@@ -6,6 +6,8 @@ const Page = {
   kWindow: 5,        // seconds that figures are means of
   kIdleMs: 1000,
   kBusyMs: 250,      // while tokens go by: the map moves
+  kWarnings: {perplexity: 'Prompts are foretold worse than at the baseline: recalibrate', memory: 'The machine is short of memory',
+              device: 'The storage gives less than it can', bytes_per_token: 'More is read for a token than must be'},
   history: [],       // a sample a second
   map: null, timer: 0, asking: false,
 
@@ -98,6 +100,9 @@ const Page = {
     }
     const busy = data.slots.filter((s) => s.state !== 'idle').length;
     Page.state(busy === 0 ? 'idle' : `answering ${busy} of ${data.slots.length}`, busy === 0 ? 'ready' : 'busy');
+    const warned = data.warnings.map((name) => Page.kWarnings[name] || name);
+    byId('warnings').hidden = warned.length === 0;
+    say('warnings', warned.join(' · '));
     WeightMap.show(data);
     Page.showSlots(data);
     Page.showEntropy(data);
@@ -118,21 +123,25 @@ const Page = {
     Charts.seconds(byId('stall-chart'), Page.series((of, s) => Math.min(1, of('stall_s') / s)), Page.kRoom, [], 0.25);
   },
 
-  // The device's limit is what it gives while it reads: measured on the reads themselves.
+  // Beside the device's limit: by a probe at the start, or else what it gives while it reads.
   showReads(data, lately, seconds) {
     const [value, unit] = Figures.rate(lately.of('read_bytes') / seconds), mode = Page.map.paging;
     say('reads', value);
     say('reads-unit', unit);
     const gives = (bytes, s) => s > 0.02 ? bytes / s : NaN;
     const now = gives(lately.of('read_bytes'), lately.of('read_s')), ever = gives(data.read_bytes, data.read_s);
+    const probed = Page.map.device_bytes_per_s, limit = probed > 0 ? () => probed : (of) => gives(of('read_bytes'), of('read_s'));
     let note = {mmap: 'the kernel reads: not measured', resident: 'all weights are in memory', advised: 'the device alone is not measured in this mode'}[mode];
-    if (Number.isFinite(now)) {
+    if (probed > 0 && mode === 'uffd') {
+      note = `${Figures.percent(lately.of('read_bytes') / seconds / probed)} % of the ${Figures.words(Figures.rate(probed))} that the device gives` +
+             `; reads ${Figures.percent(Math.min(1, lately.of('read_s') / seconds))} % of the time`;
+    } else if (Number.isFinite(now)) {
       note = `the device gives ${Figures.words(Figures.rate(now))} while it reads: ${Figures.percent(Math.min(1, lately.of('read_s') / seconds))} % of the time`;
     } else if (Number.isFinite(ever)) {
       note = `idle; the device gave ${Figures.words(Figures.rate(ever))} while it read`;
     }
     say('reads-note', note || 'nothing was read yet');
-    Charts.seconds(byId('reads-chart'), Page.series((of, s) => of('read_bytes') / s), Page.kRoom, Page.series((of) => gives(of('read_bytes'), of('read_s'))), 1e6);
+    Charts.seconds(byId('reads-chart'), Page.series((of, s) => of('read_bytes') / s), Page.kRoom, Page.series(limit), 1e6);
     const tokens = Page.lately(Page.kRoom).of('passes');
     if (tokens > 0) say('token-bytes', `${Figures.words(Figures.size(Page.lately(Page.kRoom).of('read_bytes') / tokens))} a pass`);
   },
@@ -153,7 +162,8 @@ const Page = {
                                         : 'measured while this page is looked at: no token yet');
     Charts.bars(byId('entropy-chart'), nats, 2);
     const drift = data.perplexity_drift;
-    say('drift', typeof drift === 'number' ? `${Figures.number(drift, 3)} × the baseline` : 'not measured');
+    say('drift', typeof drift === 'number' ? `${Figures.number(drift, 3)} × the baseline` : 'not measured yet');
+    byId('drift').title = `${Figures.number(data.scored_tokens)} tokens of prompts scored so far`;
     byId('drift').className = typeof drift === 'number' ? '' : 'none';
   },
 
