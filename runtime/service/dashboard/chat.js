@@ -87,7 +87,7 @@ const Chat = {
     const seconds = (performance.now() - first) / 1000;
     if (failed === 'stopped') Chat.note(answer, 'stopped');
     else if (failed !== '') Chat.note(answer, failed, true);
-    else if (tokens > 1) Chat.note(answer, `${tokens} tokens · ${Figures.short((tokens - 1) / seconds)} tokens/s` + (finish === 'length' ? ' · the context is full' : ''));
+    else if (tokens > 1) Chat.note(answer, `${tokens} tokens · ${Figures.short((tokens - 1) / seconds)} tokens/s` + (finish === 'length' ? ' · cut off at the limit' : ''));
     if (said !== '') {
       Chat.turns = [...turns, {role: 'assistant', content: said}];
     } else {

@@ -7,7 +7,7 @@ const Page = {
   kIdleMs: 1000,
   kBusyMs: 250,      // while tokens go by: the map moves
   kWarnings: {perplexity: 'Prompts are foretold worse than at the baseline: recalibrate', memory: 'The machine is short of memory',
-              device: 'The storage gives less than it can', bytes_per_token: 'More is read for a token than must be'},
+              device: 'While reads bound, the storage gives less than its probe did', bytes_per_token: 'More is read for a token than must be'},
   history: [],       // a sample a second
   map: null, timer: 0, asking: false,
 
