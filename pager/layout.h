@@ -1,5 +1,6 @@
-// Which bytes of the file each Extent holds. The Region is a linear image cut into slots of extent_bytes; slot e is
-// Extent e, filled by one or more segments of the file. Plain data, made by whoever knows the model.
+// Which bytes of the file each Extent holds, and where in the Region. The Region is cut into slots of extent_bytes; an Extent
+// is a slot, filled by one or more segments of the file. Extents are numbered as the walk first touches them; where what lies
+// together in memory is not walked together, their slots come in another order. Plain data, made by whoever knows the model.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,10 @@ struct Layout {
     size_t extent_bytes = 0;
     std::vector<Segment> segments;        // of Extent 0, of Extent 1, ...
     std::vector<uint32_t> first_segment;  // n_extents() + 1 entries
+    std::vector<uint32_t> slots;          // of the Region, by Extent, each slot once; empty: slot e is Extent e's
 
     size_t n_extents() const { return first_segment.empty() ? 0 : first_segment.size() - 1; }
+    size_t slot(size_t e) const { return slots.empty() ? e : slots[e]; }
     std::span<const Segment> extent(size_t e) const {
         return {segments.data() + first_segment[e], segments.data() + first_segment[e + 1]};
     }

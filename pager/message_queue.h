@@ -10,6 +10,7 @@ namespace weir::pager {
 struct Message {
     enum Kind : uint32_t {
         kPlan,       // Extents [first, first + count) will be touched at ordinals from `at` on
+        kForget,     // what was planned at ordinals from `at` on is void
         kSmallRead,  // `count` bytes of the file from offset `at` into `into`
         kGroupRead,  // group `first` into the slot at `into`
     };

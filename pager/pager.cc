@@ -70,7 +70,9 @@ std::unique_ptr<Pager> Pager::start(FileParts files, Layout layout, PagerOptions
         if (self->on_notice_) self->on_notice_(text);
     };
     const Patience patience = options.patience;
+    pager->worth_ = options.worth;
     pager->ring_needs_ = {options.workers, false, options.held_extents};
+    pager->ring_needs_.worth = pager->worth_;
     pager->budget_frames_ = options.frames;
     const size_t n_extents = layout.n_extents(), frame_bytes = layout.extent_bytes, slot_frames = options.slot_frames;
     GroupLayout groups = options.groups;
@@ -140,6 +142,11 @@ void Pager::plan(uint64_t ordinal, size_t first, size_t count) noexcept {
     const Message m = {Message::kPlan, static_cast<uint32_t>(first), static_cast<uint32_t>(count), ordinal, nullptr};
     if (!shared_->messages.push(m)) shared_->counters.lost_plans.fetch_add(1, std::memory_order_relaxed);
     kick();
+}
+
+void Pager::forget(uint64_t ordinal) noexcept {
+    const Message m = {Message::kForget, 0, 0, ordinal, nullptr};
+    if (!shared_->messages.push(m)) shared_->counters.lost_plans.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Pager::read_small(std::span<const SmallRead> reads) noexcept {

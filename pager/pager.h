@@ -60,6 +60,7 @@ struct PagerOptions {
     size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers, held_extents), or one per Extent
     GroupLayout groups;      // what is used sparsely and lies in slots, not in the Region; empty: nothing does
     size_t slot_frames = 0;  // of layout.extent_bytes each, for slots, from GroupSlots::least_frames() to all_frames()
+    std::vector<uint8_t> worth;  // by Extent, see residency_policy.h
     bool gates = true;  // false: acquire() lets everything through, and absences fault
     InstallRung install = InstallRung::kAuto;
     ReaderRung reader = ReaderRung::kAuto;
@@ -138,6 +139,8 @@ class Pager {
     // Leader: Extents [first, first + count) will be touched in order, the first at `ordinal`. Never blocks; where the
     // queue is full the advice is lost and counted. What comes late may lie between what was planned before.
     void plan(uint64_t ordinal, size_t first, size_t count) noexcept;
+    // Leader, between passes: what was planned at `ordinal` and later will not be touched after all.
+    void forget(uint64_t ordinal) noexcept;
     // Leader: reads all and returns when they are here; false where one failed for good. At most 256 at a time.
     bool read_small(std::span<const SmallRead> reads) noexcept;
 
@@ -185,6 +188,7 @@ class Pager {
     std::unique_ptr<PagerLoop> loop_;
     mutable std::jthread thread_;  // its clock is read by stats()
     mutable std::mutex budget_mutex_;
+    std::vector<uint8_t> worth_;
     RingNeeds ring_needs_;       // guarded by budget_mutex_, as what follows
     Residency residency_;        // the newest ordered
     size_t budget_frames_ = 0;   // without those of slots

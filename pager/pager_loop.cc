@@ -50,10 +50,17 @@ PagerLoop::PagerLoop(FileParts files, Layout layout, PagerOptions options, Pager
       on_unanswerable_(std::move(options.on_unanswerable)),
       uffd_(options.uffd, std::move(options.ioctl_call)) {
     const size_t n = layout_.n_extents();
+    CHECK(layout_.slots.empty() || layout_.slots.size() == n);
+    extent_in_.resize(layout_.slots.size(), UINT32_MAX);
+    for (uint32_t e = 0; e < extent_in_.size(); ++e) {
+        CHECK(layout_.slots[e] < n && extent_in_[layout_.slots[e]] == UINT32_MAX);
+        extent_in_[layout_.slots[e]] = e;
+    }
     if (options.install == InstallRung::kMove && !uffd_.has_move())
         throw std::runtime_error("--install move: this kernel has no UFFDIO_MOVE (it came with Linux 6.8); use --install copy");
     const bool copies = options.install == InstallRung::kCopy || !uffd_.has_move();
-    residency_ = choose_residency(n, options.frames, {options.workers, copies, options.held_extents});
+    CHECK(options.worth.empty() || options.worth.size() == n);
+    residency_ = choose_residency(n, options.frames, {options.workers, copies, options.held_extents, SIZE_MAX, options.worth});
 
     const size_t pmd = pmd_page_size();
     const bool huge = layout_.extent_bytes % pmd == 0;
@@ -173,6 +180,8 @@ void PagerLoop::take_messages() noexcept {
         } else if (m.kind == Message::kGroupRead) {
             flights_->begin(static_cast<uint32_t>(layout_.n_extents()) + m.first, m.into, false);
             ++groups_reading_;
+        } else if (m.kind == Message::kForget) {
+            forget(m.at);
         } else if (plan_.size() == kMaxPlanItems) {
             add(shared_->counters.lost_plans, 1);
         } else {
@@ -184,6 +193,12 @@ void PagerLoop::take_messages() noexcept {
             cursor_ = std::min(cursor_, m.at);
         }
     }
+}
+
+// What was read ahead already stays until it is behind.
+void PagerLoop::forget(uint64_t from) noexcept {
+    while (!plan_.empty() && plan_.back().ordinal >= from) plan_.pop_back();
+    if (!plan_.empty() && plan_.back().end() > from) plan_.back().count = static_cast<uint32_t>(from - plan_.back().ordinal);
 }
 
 void PagerLoop::take_wants() noexcept {
@@ -204,7 +219,7 @@ void PagerLoop::take_faults() noexcept {
         add(shared_->counters.faults, 1);
         CHECK(!pool_->contains(address));  // a frame that has moved out was touched: our own fault
         CHECK(address - begin < layout_.n_extents() * layout_.extent_bytes);
-        demand(static_cast<uint32_t>((address - begin) / layout_.extent_bytes), true);
+        demand(extent_in((address - begin) / layout_.extent_bytes), true);
     }
 }
 

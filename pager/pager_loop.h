@@ -59,6 +59,7 @@ class PagerLoop {
 
     // Inputs of a turn
     void take_messages() noexcept;
+    void forget(uint64_t from) noexcept;
     void take_wants() noexcept;
     void take_faults() noexcept;
     void take_landings() noexcept;
@@ -94,12 +95,14 @@ class PagerLoop {
     ExtentState state(uint32_t extent) const noexcept {
         return state_of(shared_->states[extent].load(std::memory_order_relaxed));
     }
-    std::byte* slot(uint32_t extent) const noexcept { return region_.base() + size_t{extent} * layout_.extent_bytes; }
+    std::byte* slot(uint32_t extent) const noexcept { return region_.base() + layout_.slot(extent) * layout_.extent_bytes; }
+    uint32_t extent_in(size_t slot) const noexcept { return extent_in_.empty() ? static_cast<uint32_t>(slot) : extent_in_[slot]; }
     void fail(const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
     const FileParts files_;
     const Layout layout_;
     const Layout reads_;  // Extents, then groups: what Flights knows
+    std::vector<uint32_t> extent_in_;  // by slot; empty: slot e is Extent e's
     const size_t held_;
     PagerShared* const shared_;
     std::function<void(const char*)> on_unanswerable_;

@@ -1,6 +1,7 @@
 #include "pager/residency_policy.h"
 
 #include <algorithm>
+#include <array>
 
 #include "pager/check.h"
 
@@ -14,6 +15,27 @@ namespace {
 constexpr size_t kLeastRing = 8;
 constexpr size_t kMostRing = 28;
 constexpr size_t kRingPercent = 3;
+
+// Adds `count` Extents of those that are pinned or not, as `from` says, to the other side: of the worthiest (of the least
+// worth, where they are unpinned), spread evenly over the walk among equals.
+void change_sides(std::vector<bool>* pinned, bool from, size_t count, std::span<const uint8_t> worth) {
+    const size_t n = pinned->size();
+    std::array<size_t, 256> candidates = {};
+    for (size_t e = 0; e < n; ++e)
+        if ((*pinned)[e] == from) ++candidates[worth.empty() ? 0 : worth[e]];
+    std::array<size_t, 256> wanted = {}, seen = {};
+    for (size_t i = 0; i < wanted.size(); ++i) {
+        const size_t rank = from ? i : wanted.size() - 1 - i;
+        wanted[rank] = std::min(candidates[rank], count);
+        count -= wanted[rank];
+    }
+    for (size_t e = 0; e < n; ++e) {
+        if ((*pinned)[e] != from) continue;
+        const size_t rank = worth.empty() ? 0 : worth[e], all = candidates[rank];
+        const size_t at = seen[rank]++;
+        if ((at + 1) * wanted[rank] / all != at * wanted[rank] / all) (*pinned)[e] = !from;
+    }
+}
 
 }  // namespace
 
@@ -52,9 +74,7 @@ Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& nee
     r.staging = needs.copies ? std::max<size_t>(2, (r.ring - held) / 2) : 0;
     r.n_pinned = frames - r.ring;
 
-    const size_t streamed = n_extents - r.n_pinned;
-    for (size_t e = 0; e < n_extents; ++e)
-        r.pinned[e] = (e + 1) * streamed / n_extents == e * streamed / n_extents;
+    change_sides(&r.pinned, true, n_extents - r.n_pinned, needs.worth);
     return r;
 }
 
@@ -62,15 +82,9 @@ Residency change_residency(const Residency& now, size_t frames, const RingNeeds&
     const size_t n = now.pinned.size();
     Residency r = choose_residency(n, frames, needs);
     const bool grows = r.n_pinned > now.n_pinned;
-    const size_t candidates = grows ? n - now.n_pinned : now.n_pinned;
     const size_t changes = grows ? r.n_pinned - now.n_pinned : now.n_pinned - r.n_pinned;
     r.pinned = now.pinned;
-    size_t seen = 0;
-    for (size_t e = 0; e < n; ++e) {
-        if (now.pinned[e] == grows) continue;  // every candidates/changes-th of the others changes sides
-        if ((seen + 1) * changes / candidates != seen * changes / candidates) r.pinned[e] = grows;
-        ++seen;
-    }
+    change_sides(&r.pinned, !grows, changes, needs.worth);
     return r;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace weir::pager {
@@ -38,6 +39,8 @@ struct RingNeeds {
     bool copies = false;  // installing copies out of the frame, so that a part of the ring is staging
     size_t held = 2;      // held_extents()
     size_t length = SIZE_MAX;  // wanted; taken between shortest_ring() and longest_ring()
+    // By Extent: what is worth more stays first, where passes differ in what they touch. Empty: all are alike.
+    std::span<const uint8_t> worth = {};
 };
 
 // Divides `frames` frames over n_extents. Requires frames >= least_frames(workers, held), or everything pinned.

@@ -206,6 +206,27 @@ TEST_F(PagerPlans, AWrongPlanIsOverruledByDemands) {
     }
 }
 
+TEST_F(PagerPlans, WhatIsForgottenIsNotRead) {
+    WEIR_NEEDS_UFFD();
+    open(9, 1, true);
+    pager_->plan(0, 0, 64);
+    pager_->plan(64, 0, 64);
+    pager_->forget(32);
+    for (size_t e = 0; e < 32; ++e) {
+        ASSERT_TRUE(pager_->acquire(0, e, e));
+        pager_->publish(0, e + 1);
+    }
+    ::usleep(20'000);  // time to read on, if it would
+    EXPECT_EQ(pager_->stats().bytes_read, 32 * kSmall);
+    pager_->plan(32, 40, 8);
+    for (size_t e = 40; e < 48; ++e) {
+        ASSERT_TRUE(pager_->acquire(0, e, e));
+        pager_->publish(0, e - 7);
+    }
+    ::usleep(20'000);
+    EXPECT_EQ(pager_->stats().bytes_read, 40 * kSmall);
+}
+
 TEST_F(PagerPlans, AWorkerWithoutAPlanIsNotHeldUpByOneThatStandsStill) {
     WEIR_NEEDS_UFFD();
     open(9, 2, true);

@@ -117,6 +117,33 @@ TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
     }
 }
 
+TEST(Residency, WhatIsWorthMoreStaysFirst) {
+    constexpr size_t kN = 400;
+    std::vector<uint8_t> worth;
+    for (size_t e = 0; e < kN; ++e) worth.push_back(static_cast<uint8_t>(e % 4));
+    const auto pinned_of = [&](const Residency& r, uint8_t rank) {
+        size_t n = 0;
+        for (size_t e = 0; e < kN; ++e) n += r.pinned[e] && worth[e] == rank;
+        return n;
+    };
+    const RingNeeds needs{1, false, 2, 8, worth};
+    Residency r = choose_residency(kN, 8 + 150, needs);
+    for (const size_t frames : {8 + 150, 8 + 250, 8 + 320, 8 + 60, 8 + 190}) {
+        r = change_residency(r, frames, needs);
+        size_t left = frames - 8;
+        for (const uint8_t rank : {3, 2, 1, 0}) {
+            EXPECT_EQ(pinned_of(r, rank), std::min<size_t>(100, left)) << frames << " frames, worth " << int{rank};
+            left -= std::min<size_t>(100, left);
+        }
+    }
+    // Evenly among equals.
+    r = choose_residency(kN, 8 + 150, needs);
+    for (size_t e = 0, run = 0; e < kN; ++e) {
+        if (worth[e] == 2) run = r.pinned[e] ? 0 : run + 1;
+        EXPECT_LE(run, 1u);
+    }
+}
+
 TEST(Residency, ChangesNestAndStaySpread) {
     const unsigned seed = std::random_device{}();
     SCOPED_TRACE(testing::Message() << "seed " << seed);
