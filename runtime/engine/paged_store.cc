@@ -15,6 +15,7 @@
 #include "runtime/engine/expert_groups.h"
 #include "runtime/engine/foresight.h"
 #include "runtime/engine/paging_shape.h"
+#include "runtime/engine/plane_layout.h"
 #include "runtime/engine/ring_length.h"
 #include "runtime/engine/store_base.h"
 #include "runtime/engine/traced_queue.h"
@@ -78,16 +79,17 @@ class PagedStore : public StoreBase {
         const size_t page = parts_.granule();
         const bool native = gguf_.native() != nullptr;  // its experts lie in the image
         ExpertGroups experts = native ? ExpertGroups{} : gather_experts(map_, config_.n_experts, page);
-        const PagingShape shape = shape_paging(map_.image_bytes, longest_row_bytes(map_, !native), options.frame_bytes, options.workers,
-                                               page, experts.layout);
+        if (native) planes_ = gather_planes_for(map_, options.plans, options.frame_bytes, options.workers, page);
+        const PagingShape shape = native ? shape_paging(planes_, options.frame_bytes, options.workers)
+                                         : shape_paging(map_.image_bytes, longest_row_bytes(map_, true), options.frame_bytes,
+                                                        options.workers, page, experts.layout);
         extent_bytes_ = shape.extent_bytes;
         n_extents_ = shape.n_extents;
-        announcements_ = Announcements(n_extents_, (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
+        announcements_ = Announcements(n_extents_, native ? planes_.without_head : (map_.head_place + extent_bytes_ - 1) / extent_bytes_);
         frames_ = shape.frames;
         ring_ = RingLength(pager::shortest_ring(), pager::longest_ring(n_extents_));
-        std::vector<pager::ImageRange> ranges;
-        for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
-        pager::Layout layout = pager::cut_layout(ranges, extent_bytes_);
+        pager::Layout layout = native ? std::move(planes_.extents) : cut_image();
+        planes_.extents.extent_bytes = extent_bytes_;
         CHECK(layout.n_extents() == n_extents_);
         extent_used_.reserve(n_extents_);
         for (size_t e = 0; e < n_extents_; ++e) {
@@ -101,6 +103,7 @@ class PagedStore : public StoreBase {
         o.held_extents = shape.held;
         o.frames = frames_;
         o.slot_frames = shape.slot_frames;
+        o.worth = std::move(planes_.worth);
         o.groups = experts.layout;
         o.gates = options.gates;
         o.install = install_rung(options.install);
@@ -114,10 +117,12 @@ class PagedStore : public StoreBase {
         } catch (const std::runtime_error& e) {
             throw Error(e.what());
         }
+        place_planes(planes_, &map_);
         bind_by_place(pager_->region());
         if (!native) bind_experts_to(std::move(experts));
         touched_.assign(n_extents_, Touched::kAlways);
         runs_.reserve(n_extents_);
+        lowest_.resize(planes_.pieces.size());
         if (native) touch_plan();
         count_resident();
         row_slot_ = pager::align_up(longest_embedding_piece(), page) + page;
@@ -128,6 +133,7 @@ class PagedStore : public StoreBase {
     void use_plan(const sched::Plan& wanted) override {
         if (wanted == plan()) return;
         StoreBase::use_plan(wanted);
+        pager_->forget(announcements_.ordinal(0));  // of the next pass
         touch_plan();
         count_resident();
     }
@@ -143,9 +149,12 @@ class PagedStore : public StoreBase {
     // Of experts in the image.
     void announce(uint64_t place, uint64_t bytes) noexcept override {
         if (slots_ != nullptr) return;
-        const size_t first = place / extent_bytes_, last = (place + bytes - 1) / extent_bytes_;
-        announcements_.also(first, last - first + 1,
-                            [this](uint64_t ordinal, size_t from, size_t count) { pager_->plan(ordinal, from, count); });
+        for (const PlaneLayout::Piece& piece : planes_.within(place, bytes)) {
+            if (!piece.read_by(plan())) continue;
+            const std::span<const uint32_t> extents = planes_.extents_of(piece);
+            announcements_.also(extents.front(), extents.back() - extents.front() + 1,
+                                [this](uint64_t ordinal, size_t from, size_t count) { pager_->plan(ordinal, from, count); });
+        }
     }
 
     size_t use_experts(size_t layer, std::span<uint32_t> experts) noexcept override {
@@ -260,11 +269,22 @@ class PagedStore : public StoreBase {
     size_t extent_bytes() const override { return extent_bytes_; }
 
     bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept override {
-        return pager_->acquire(worker, place / extent_bytes_, (place + bytes - 1) / extent_bytes_);
+        if (planes_.pieces.empty()) return pager_->acquire(worker, place / extent_bytes_, (place + bytes - 1) / extent_bytes_);
+        for (const PlaneLayout::Piece& piece : planes_.within(place, bytes)) {
+            if (!piece.read_by(plan())) continue;
+            for (const uint32_t e : planes_.extents_of(piece))
+                if (!pager_->acquire(worker, e, e)) return false;
+        }
+        return true;
     }
 
     void release(size_t worker, uint64_t place) noexcept override {
-        pager_->publish(worker, announcements_.ordinal(place / extent_bytes_));
+        if (planes_.pieces.empty()) {
+            pager_->publish(worker, announcements_.ordinal(place / extent_bytes_));
+            return;
+        }
+        const size_t next = static_cast<size_t>(planes_.within(place, 1).data() - planes_.pieces.data());
+        pager_->publish(worker, announcements_.ordinal(next == lowest_.size() ? n_extents_ : lowest_[next]));
     }
 
     void sit_out(size_t worker) noexcept override { pager_->publish(worker, pager::Pager::kSitsOut); }
@@ -351,16 +371,15 @@ class PagedStore : public StoreBase {
     // by every pass, whatever the routers choose.
     void touch_plan() {
         std::fill(touched_.begin(), touched_.end(), Touched::kNever);
-        for (const PlacedTensor& placed : map_.tensors) {
-            const auto touch = [&](uint64_t place, uint64_t bytes) {
-                for (uint64_t e = place / extent_bytes_; e <= (place + bytes - 1) / extent_bytes_; ++e)
-                    touched_[e] = std::max(touched_[e], placed.experts ? Touched::kByExperts : Touched::kAlways);
-            };
-            if (placed.part == nullptr) touch(placed.place, placed.bytes);
-            for (size_t b = 0; b < placed.bands.size(); ++b) {
-                const PlacedTensor::Stretch read = placed.stretch(b, static_cast<kernels::Level>(plan().levels[placed.shard]));
-                touch(read.place, read.bytes);
+        uint32_t lowest = static_cast<uint32_t>(n_extents_);
+        for (size_t i = planes_.pieces.size(); i-- > 0;) {
+            const PlaneLayout::Piece& piece = planes_.pieces[i];
+            if (piece.read_by(plan())) {
+                const std::span<const uint32_t> extents = planes_.extents_of(piece);
+                for (const uint32_t e : extents) touched_[e] = std::max(touched_[e], piece.experts ? Touched::kByExperts : Touched::kAlways);
+                lowest = std::min(lowest, extents.front());
             }
+            lowest_[i] = lowest;
         }
         runs_.clear();
         for (size_t e = 0; e < n_extents_; ++e) {
@@ -369,6 +388,12 @@ class PagedStore : public StoreBase {
             ++runs_.back().count;
         }
         announcements_.set_runs(runs_);
+    }
+
+    pager::Layout cut_image() const {
+        std::vector<pager::ImageRange> ranges;
+        for (const PlacedRange& r : map_.ranges) ranges.push_back({r.place, r.file_offset, r.bytes});
+        return pager::cut_layout(ranges, extent_bytes_);
     }
 
     void bind_experts_to(ExpertGroups&& experts) {
@@ -421,6 +446,8 @@ class PagedStore : public StoreBase {
     size_t frames_ = 0;
     size_t n_extents_ = 0;
     std::vector<uint64_t> extent_used_;
+    PlaneLayout planes_;                    // of a native file; else empty
+    std::vector<uint32_t> lowest_;          // by piece: the first Extent that it or what comes after it needs, by the plan in force
     std::vector<Touched> touched_;          // by passes at the plan in force
     std::vector<Announcements::Run> runs_;  // of those that every pass touches; room for the most
     std::unique_ptr<pager::Pager> pager_;

@@ -6,9 +6,13 @@
 #include <cstdint>
 
 #include "pager/group_slots.h"
+#include "runtime/engine/plane_layout.h"
 #include "runtime/model/model_map.h"
 
 namespace weir {
+
+// Staging that install by copy needs beyond what the walk holds.
+constexpr size_t kSpareFrames = 2;
 
 struct PagingShape {
     size_t extent_bytes = 0;
@@ -22,6 +26,9 @@ struct PagingShape {
 // workers to walk at all.
 PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row_bytes, uint64_t frame_bytes, size_t workers,
                          size_t granule, const pager::GroupLayout& groups = {});
+
+// The same for planes as they were laid out.
+PagingShape shape_paging(const PlaneLayout& layout, uint64_t frame_bytes, size_t workers);
 
 // Bytes of the longest row in the walk, or band of rows in planes: it is read in one piece.
 uint64_t longest_row_bytes(const ModelMap& map, bool experts_apart = false);

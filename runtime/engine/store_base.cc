@@ -76,7 +76,7 @@ void StoreBase::bind(const std::byte* base, bool by_place, std::span<const uint6
         m.rows = t.rows();
         m.cols = t.dims[0];
         m.row_bytes = kernels::row_bytes(t.type, t.dims[0]);
-        m.data = base + (by_place ? placed.place : t.offset);
+        m.data = base + (by_place ? placed.at : t.offset);
         m.place = places.empty() ? placed.place : places[i];
         matrices_.emplace(t.name, std::move(m));
     }
@@ -91,7 +91,7 @@ void StoreBase::bind_experts(const std::string& name, size_t n_experts, uint32_t
 }
 
 const std::byte* StoreBase::run_at(const PlacedTensor& placed, uint64_t band, size_t run) const {
-    if (by_place_) return base_ + placed.bands[band].run_place[run];
+    if (by_place_) return base_ + placed.bands[band].run_at[run];
     return base_ + band_runs(*placed.part, band, gguf_.native()->page)[run].offset;
 }
 

@@ -79,7 +79,7 @@ PlacedTensor place_part(Image& image, const GgufTensor& tensor, const NativePart
         uint64_t end = 0;
         for (size_t r = 0; r < kRuns; ++r) {
             if (!placed.has_run(r)) continue;
-            band.run_place[r] = image.add(runs[r].offset, runs[r].bytes);
+            band.run_place[r] = band.run_at[r] = image.add(runs[r].offset, runs[r].bytes);
             if (end == 0) band.place = band.run_place[r];
             end = band.run_place[r] + runs[r].bytes;
         }
@@ -148,7 +148,7 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
         if (map.tensors.size() == first) {
             PlacedTensor placed;
             placed.tensor = &tensor;
-            placed.place = image.add(tensor.offset, tensor.bytes);
+            placed.place = placed.at = image.add(tensor.offset, tensor.bytes);
             placed.bytes = tensor.bytes;
             placed.piece_bytes = kernels::row_bytes(tensor.type, tensor.dims[0]);
             map.tensors.push_back(std::move(placed));

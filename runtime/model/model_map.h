@@ -6,7 +6,8 @@
 // Input embedding rows are not part of the walk: they are read by row. A tied head is.
 //
 // Of a native file the image gathers the runs that the plans in use read, band after band, and nothing else: what is not in it
-// is never read. Matrices of experts come as parts, one an expert, in the order in which the decoder takes them.
+// is never read. Matrices of experts come as parts, one an expert, in the order in which the decoder takes them. A paged store
+// may lay the runs out in memory in another way than in the image, whose places then only say what comes when.
 #pragma once
 
 #include <array>
@@ -27,11 +28,13 @@ struct PlacedBand {
     uint64_t place = 0;
     uint64_t bytes = 0;
     std::array<uint64_t, kRuns> run_place = {};  // of those
+    std::array<uint64_t, kRuns> run_at = {};     // where in memory: as run_place, unless they were laid out otherwise
 };
 
 struct PlacedTensor {
     const GgufTensor* tensor = nullptr;  // in the GgufFile, which must outlive the map
     uint64_t place = 0;                  // of its first byte in the image
+    uint64_t at = 0;                     // of it in memory, likewise; of what is stored whole
     bool experts = false;                // of which a token touches a few
     size_t layer = 0;                    // n_layers: the head
     uint64_t bytes = 0;                  // from its first byte to its last in the image

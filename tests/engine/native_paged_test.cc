@@ -49,7 +49,8 @@ TEST(NativePaged, GivesTheSameBits) {
     expect_same_bits(shape, 64 << 10, {1 << 20, 64 << 20});
 }
 
-// Every read that is made is of runs that the level reads, or of rows of the embedding, which is kept apart here.
+// Every read that is made is of runs that the level reads, or of rows of the embedding, which is kept apart here; also where
+// other plans could be in force and are not.
 TEST(NativePaged, ReadsNoByteOfAnotherLevel) {
     TinyShape shape;
     shape.n_layers = 4;
@@ -59,11 +60,14 @@ TEST(NativePaged, ReadsNoByteOfAnotherLevel) {
     const std::string trace = native.path() + ".trace";
     std::vector<sched::Plan> plans{mixed_plan(shape.n_layers, 0), mixed_plan(shape.n_layers, 1)};
     for (const uint8_t level : sched::kLevels) plans.push_back(sched::uniform_plan(shape.n_layers, level));
-    for (const sched::Plan& plan : plans) {
-        SCOPED_TRACE(sched::precision_json(plan));
+    for (size_t i = 0; i < 2 * plans.size(); ++i) {
+        const sched::Plan& plan = plans[i / 2];
+        const bool alone = i % 2 == 0;
+        SCOPED_TRACE(sched::precision_json(plan) + (alone ? " alone" : " of many"));
         uint64_t bytes_read = 0;
         {
             EngineOptions options{.paging = PagingMode::kUffd, .plans = {plan}};
+            if (!alone) options.plans.insert(options.plans.end(), plans.begin(), plans.end());
             options.frame_bytes = 1 << 20;
             options.trace_io = trace;
             Engine engine(native.path(), options);
@@ -121,6 +125,47 @@ TEST(NativePaged, PlansTakeTurns) {
             ASSERT_EQ(0, std::memcmp(expected.data(), logits.data(), expected.size() * sizeof(float)));
         }
         EXPECT_EQ(engine.store->stats().faults, 0u);
+    }
+}
+
+// Without gates every absence is a fault at an address of the Region, where Extents do not lie in their order.
+TEST(NativePaged, FaultsFindGatheredPlanes) {
+    TinyShape shape;
+    shape.n_layers = 4;
+    shape.dim = 256;
+    shape.ffn_dim = 512;
+    const TinyNativeFile file(shape, 64 << 10);
+    const std::vector<int32_t> ids{1, 2, 3, 4};
+    std::vector<sched::Plan> plans;
+    for (const uint8_t level : sched::kLevels) plans.push_back(sched::uniform_plan(shape.n_layers, level));
+    EngineOptions options{.paging = PagingMode::kUffd, .plans = plans, .frame_bytes = 1 << 20, .gates = false};
+    Engine engine(file.path(), options);
+    for (const sched::Plan& plan : plans) {
+        const auto expected = Engine(file.path(), {.paging = PagingMode::kResident, .plans = {plan}}).logits(ids, 1);
+        engine.store->use_plan(plan);
+        engine.cache->set_length(0);
+        const auto logits = engine.logits(ids, 1);
+        ASSERT_EQ(0, std::memcmp(expected.data(), logits.data(), expected.size() * sizeof(float)));
+    }
+}
+
+// What the levels of one file differ in is read or not, however large Extents are.
+TEST(NativePaged, ALowPlanReadsItsShare) {
+    TinyShape shape;
+    shape.n_layers = 12;
+    shape.dim = 256;
+    shape.ffn_dim = 768;
+    const TinyNativeFile file(shape, 1 << 20);
+    std::vector<sched::Plan> plans;
+    for (const uint8_t level : sched::kLevels) plans.push_back(sched::uniform_plan(shape.n_layers, level));
+    EngineOptions options{.paging = PagingMode::kUffd, .plans = plans, .frame_bytes = 2 << 20};
+    Engine engine(file.path(), options);
+    for (const sched::Plan& plan : plans) {
+        engine.store->use_plan(plan);
+        engine.cache->set_length(0);
+        (void)engine.logits(std::vector<int32_t>{1, 2, 3}, 1);
+        const StoreStats stats = engine.store->stats();
+        EXPECT_LE(static_cast<double>(stats.pass_bytes), 1.05 * static_cast<double>(stats.weights_bytes)) << sched::precision_json(plan);
     }
 }
 

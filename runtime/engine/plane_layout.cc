@@ -1,0 +1,241 @@
+#include "runtime/engine/plane_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+
+#include "pager/check.h"
+#include "pager/residency_policy.h"
+#include "pager/system.h"
+#include "runtime/engine/paging_shape.h"
+
+namespace weir {
+namespace {
+
+// An Extent of a rare kind is not held open for longer than the walk takes for so many Extents; what comes later begins
+// another. The thinnest plane, half a bit of nine and a half, fills one in 19.
+constexpr uint64_t kLongestOpen = 20;
+// Shares of the frames that what the walk holds open may take: huge pages are worth more of them, since they are moved
+// and not mapped page by page.
+constexpr uint64_t kOpenShareHuge = 4, kOpenShare = 8;
+// Of the bytes in Extents, what may be lost to those that are not full: one part in so many.
+constexpr uint64_t kWasteShare = 16;
+// No smaller for the sake of fullness alone: reads get slow.
+constexpr size_t kLeastExtent = 64u << 10;
+
+struct Kind {
+    uint64_t end = 0;       // of what lies in it so far, in its own stretch
+    uint64_t opened = 0;    // place in the image of what its last Extent began with
+    uint64_t base = 0;      // of its stretch in the Region
+    uint64_t file_end = 0;  // of the file's granules that it ends with
+};
+
+// Which plans read it, as bits; beyond 64 plans some share a bit, and may read what another needs.
+uint64_t readers(const PlaneLayout::Piece& piece, const std::vector<sched::Plan>& plans) {
+    uint64_t bits = 0;
+    for (size_t p = 0; p < plans.size(); ++p)
+        if (piece.read_by(plans[p])) bits |= uint64_t{1} << p % 64;
+    return plans.empty() ? 1 : bits;
+}
+
+std::vector<PlaneLayout::Piece> pieces_of(const ModelMap& map) {
+    std::vector<PlaneLayout::Piece> pieces;
+    for (uint32_t t = 0; t < map.tensors.size(); ++t) {
+        const PlacedTensor& placed = map.tensors[t];
+        PlaneLayout::Piece piece;
+        piece.tensor = t;
+        piece.shard = static_cast<uint32_t>(placed.shard);
+        piece.experts = placed.experts;
+        if (placed.part == nullptr) {
+            piece.place = placed.place;
+            piece.bytes = placed.bytes;
+            pieces.push_back(piece);
+            continue;
+        }
+        for (uint32_t b = 0; b < placed.bands.size(); ++b) {
+            for (uint8_t r = 0; r < kRuns; ++r) {
+                if (!placed.has_run(r)) continue;
+                piece.band = b;
+                piece.run = r;
+                piece.place = placed.bands[b].run_place[r];
+                piece.bytes = run_bytes(r, placed.part->rows_of(b), placed.part->cols);
+                pieces.push_back(piece);
+            }
+        }
+    }
+    return pieces;
+}
+
+uint64_t file_offset(const ModelMap& map, const PlaneLayout::Piece& piece) {
+    const auto range = std::upper_bound(map.ranges.begin(), map.ranges.end(), piece.place,
+                                        [](uint64_t place, const PlacedRange& r) { return place < r.place; }) -
+                       1;
+    return range->file_offset + (piece.place - range->place);
+}
+
+// What is stored whole is taken by rows: in pieces of an Extent.
+void split_whole(PlaneLayout* layout) {
+    std::vector<PlaneLayout::Piece> pieces;
+    for (PlaneLayout::Piece piece : layout->pieces) {
+        for (const uint64_t most = layout->extents.extent_bytes;
+             piece.run == PlaneLayout::kWhole && piece.bytes > most;) {
+            pieces.push_back(piece);
+            pieces.back().bytes = most;
+            piece.place += most;
+            piece.at += most;
+            piece.bytes -= most;
+        }
+        pieces.push_back(piece);
+    }
+    layout->pieces = std::move(pieces);
+}
+
+// Bytes of the file that fill a stretch of the Region, whole granules.
+struct Filling {
+    uint64_t at;  // in the stretch of its kind at first, then in the Region
+    uint64_t file_offset;
+    uint64_t bytes;
+    size_t kind;
+};
+
+void cut(std::vector<Filling>& fillings, PlaneLayout* layout) {
+    const size_t extent_bytes = layout->extents.extent_bytes;
+    std::sort(fillings.begin(), fillings.end(), [](const Filling& a, const Filling& b) { return a.at < b.at; });
+    std::vector<std::vector<pager::Segment>> by_extent(layout->extent_in.size());
+    for (Filling& f : fillings) {
+        while (f.bytes > 0) {
+            const uint64_t in_slot = f.at % extent_bytes, bytes = std::min<uint64_t>(f.bytes, extent_bytes - in_slot);
+            std::vector<pager::Segment>& segments = by_extent[layout->extent_in[f.at / extent_bytes]];
+            if (!segments.empty() && segments.back().file_offset + segments.back().bytes == f.file_offset)
+                segments.back().bytes += static_cast<uint32_t>(bytes);
+            else
+                segments.push_back({f.file_offset, static_cast<uint32_t>(in_slot), static_cast<uint32_t>(bytes)});
+            layout->used_bytes += bytes;
+            f.at += bytes;
+            f.file_offset += bytes;
+            f.bytes -= bytes;
+        }
+    }
+    layout->extents.first_segment.push_back(0);
+    for (const std::vector<pager::Segment>& segments : by_extent) {
+        layout->extents.segments.insert(layout->extents.segments.end(), segments.begin(), segments.end());
+        layout->extents.first_segment.push_back(static_cast<uint32_t>(layout->extents.segments.size()));
+    }
+}
+
+// Extents by their first use, and how far apart those lie that are in use together.
+void number(const ModelMap& map, uint64_t n_slots, PlaneLayout* layout) {
+    layout->extent_in.assign(n_slots, UINT32_MAX);
+    layout->extents.slots.clear();
+    const size_t extent_bytes = layout->extents.extent_bytes;
+    for (const PlaneLayout::Piece& piece : layout->pieces) {
+        for (uint64_t s = piece.at / extent_bytes; s <= (piece.at + piece.bytes - 1) / extent_bytes; ++s) {
+            if (layout->extent_in[s] != UINT32_MAX) continue;
+            layout->extent_in[s] = static_cast<uint32_t>(layout->extents.slots.size());
+            layout->extents.slots.push_back(static_cast<uint32_t>(s));
+        }
+        if (piece.place < map.head_place) layout->without_head = layout->extents.slots.size();
+    }
+    CHECK(layout->extents.slots.size() == n_slots);
+    // From the end: the least that anything from here on needs, and the most of the band under way.
+    size_t low = n_slots, high = 0;
+    for (size_t i = layout->pieces.size(); i-- > 0;) {
+        const PlaneLayout::Piece& piece = layout->pieces[i];
+        const bool same_band = i + 1 < layout->pieces.size() && layout->pieces[i + 1].tensor == piece.tensor &&
+                               layout->pieces[i + 1].band == piece.band;
+        const std::span<const uint32_t> extents = layout->extents_of(piece);
+        const bool whole = piece.run == PlaneLayout::kWhole;
+        low = std::min<size_t>(low, extents.front());
+        high = std::max<size_t>(same_band && !whole ? high : 0, extents.back());
+        const size_t beyond = whole ? pager::held_extents(map.tensors[piece.tensor].piece_bytes, extent_bytes) - 1 : 0;
+        layout->held = std::max(layout->held, high + 1 - low + beyond);
+    }
+    layout->held = std::max<size_t>(layout->held, 2);
+}
+
+}  // namespace
+
+std::span<const PlaneLayout::Piece> PlaneLayout::within(uint64_t place, uint64_t bytes) const {
+    const auto first =
+        std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.place + p.bytes <= place; });
+    auto last = first;
+    while (last != pieces.end() && last->place < place + bytes) ++last;
+    return {first, last};
+}
+
+PlaneLayout gather_planes(const ModelMap& map, const std::vector<sched::Plan>& plans, size_t extent_bytes,
+                          size_t granule) {
+    PlaneLayout layout;
+    layout.extents.extent_bytes = extent_bytes;
+    layout.pieces = pieces_of(map);
+    std::vector<Kind> kinds;
+    std::map<std::pair<bool, uint64_t>, size_t> kind_of;  // by experts, readers
+    std::vector<Filling> fillings;
+    std::vector<size_t> kind_of_piece;
+    for (PlaneLayout::Piece& piece : layout.pieces) {
+        const uint64_t bits = piece.experts ? 0 : readers(piece, plans);
+        const auto [found, is_new] = kind_of.try_emplace({piece.experts, bits}, kinds.size());
+        if (is_new) kinds.emplace_back();
+        Kind& kind = kinds[found->second];
+        kind_of_piece.push_back(found->second);
+        const uint64_t offset = file_offset(map, piece), begin = pager::align_down(offset, granule);
+        const uint64_t end = pager::align_up(offset + piece.bytes, granule);
+        if (kind.end % extent_bytes != 0 && piece.place - kind.opened > kLongestOpen * extent_bytes)
+            kind.end = pager::align_up(kind.end, extent_bytes);
+        // Neighbours in the file, too, share the granule between them.
+        const bool shares = kind.end % extent_bytes != 0 && kind.file_end == begin + granule && offset % granule != 0;
+        const uint64_t at = shares ? kind.end - granule : kind.end;
+        const uint64_t already = shares ? granule : 0;
+        piece.at = at + (offset - begin);
+        const uint64_t new_end = at + (end - begin);
+        if (kind.end % extent_bytes == 0 || (new_end - 1) / extent_bytes != (kind.end - 1) / extent_bytes)
+            kind.opened = piece.place;
+        if (new_end > kind.end) fillings.push_back({kind.end, begin + already, new_end - kind.end, found->second});
+        kind.end = std::max(kind.end, new_end);
+        kind.file_end = end;
+    }
+    uint64_t base = 0;
+    for (Kind& kind : kinds) {
+        kind.base = base;
+        base += pager::align_up(kind.end, extent_bytes);
+    }
+    for (size_t i = 0; i < layout.pieces.size(); ++i) layout.pieces[i].at += kinds[kind_of_piece[i]].base;
+    for (Filling& f : fillings) f.at += kinds[f.kind].base;
+    layout.kinds = kinds.size();
+    split_whole(&layout);
+    number(map, base / extent_bytes, &layout);
+    cut(fillings, &layout);
+    layout.worth.resize(layout.n_extents());
+    for (const PlaneLayout::Piece& piece : layout.pieces)
+        for (const uint32_t e : layout.extents_of(piece))
+            layout.worth[e] = piece.experts ? 0 : std::popcount(readers(piece, plans));
+    return layout;
+}
+
+PlaneLayout gather_planes_for(const ModelMap& map, const std::vector<sched::Plan>& plans, uint64_t frame_bytes,
+                              size_t workers, size_t granule) {
+    const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : granule;
+    for (size_t bytes = pager::choose_extent_bytes(frame_bytes, granule, pmd);; bytes /= 2) {
+        PlaneLayout layout = gather_planes(map, plans, bytes, granule);
+        const uint64_t all = layout.n_extents() * bytes;
+        const uint64_t open = (pager::least_frames(workers, layout.held) + kSpareFrames) * bytes;
+        const uint64_t share = layout.kinds == 1 ? 1 : bytes == pmd ? kOpenShareHuge : kOpenShare;
+        const bool stays = all + kSpareFrames * bytes <= frame_bytes;
+        const bool full = layout.kinds == 1 || all - layout.used_bytes <= layout.used_bytes / kWasteShare;
+        if (stays || (open <= frame_bytes / share && full)) return layout;
+        if (bytes == granule || (bytes <= kLeastExtent && open <= frame_bytes)) return layout;
+    }
+}
+
+void place_planes(const PlaneLayout& layout, ModelMap* map) {
+    for (const PlaneLayout::Piece& piece : layout.pieces) {
+        PlacedTensor& placed = map->tensors[piece.tensor];
+        if (piece.run != PlaneLayout::kWhole)
+            placed.bands[piece.band].run_at[piece.run] = piece.at;
+        else if (piece.place == placed.place)
+            placed.at = piece.at;
+    }
+}
+
+}  // namespace weir
