@@ -133,6 +133,7 @@ ArmRun run_arm(const BenchOptions& o, const LimitPlace& place, const std::string
                                         "-t", std::to_string(o.threads),
                                         "--temp", "0", "--ignore-eos", "--json",
                                         "--paging", arm};
+    if (o.precision != 0) command.insert(command.end(), {"--precision", std::to_string(o.precision)});
     const bool limited = arm != "resident";
     if (arm == "uffd" || arm == "advised")
         command.insert(command.end(), {"--ram", std::to_string(limit_bytes > 2 * kKernelBytes ? limit_bytes - kKernelBytes : kKernelBytes)});

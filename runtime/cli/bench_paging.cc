@@ -14,6 +14,7 @@
 
 #include "pager/device_probe.h"
 #include "pager/file.h"
+#include "pager/system.h"
 #include "runtime/cli/child.h"
 #include "runtime/cli/format.h"
 #include "runtime/cli/page_cache.h"
@@ -23,6 +24,7 @@
 #include "runtime/error.h"
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
+#include "runtime/model/model_map.h"
 
 namespace weir {
 namespace {
@@ -56,7 +58,7 @@ std::vector<unsigned> parse_limits(const std::string& text) {
         const char* const end = word.data() + word.size();
         const auto [rest, error] = std::from_chars(word.data(), end, percent);
         if (error != std::errc() || rest != end || percent < 1 || percent > 1000)
-            throw UsageError("--limits " + text + ": write per cent of the file, 1 to 1000, such as 75,50");
+            throw UsageError("--limits " + text + ": write per cent, 1 to 1000, such as 75,50");
         out.push_back(percent);
     }
     if (out.empty()) throw UsageError("--limits: none given; write per cent of the file, such as 75,50");
@@ -178,6 +180,22 @@ void measure_limit(const BenchOptions& o, BenchReport* report, LimitRuns* limit,
     compare_arms(limit);
 }
 
+// What run would refuse is refused here, once. Returns the bytes that limits are shares of: the file's, or those that a native
+// file's level 8 reads, whatever level is measured.
+uint64_t look_at_model(BenchOptions* o, BenchReport* report) {
+    const GgufFile file = GgufFile::open(o->model);
+    const ModelConfig config = read_config(file);
+    if (file.native() == nullptr) {
+        if (o->precision != 0)
+            throw UsageError("--precision: " + o->model + " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
+        return file.file_size();
+    }
+    if (o->precision == 0) o->precision = 8;
+    if (std::erase(o->arms, "advised") > 0) report->notes.push_back("advised left out: it pages no native files");
+    const std::vector<sched::Plan> level_8 = {sched::uniform_plan(config.n_layers, 8)};
+    return plan_bytes(build_model_map(file, config, pager::page_size(), false, level_8), level_8.front()).weights;
+}
+
 int bench_paging(BenchOptions o) {
     BenchReport report;
     report.options = &o;
@@ -190,11 +208,7 @@ int bench_paging(BenchOptions o) {
     }
     if (o.probe) return 0;
     if (o.model.empty()) throw UsageError("no model: name a GGUF file");
-    report.model_bytes = [&o] {
-        const GgufFile file = GgufFile::open(o.model);
-        (void)read_config(file);  // what run would refuse is refused here, once
-        return file.file_size();
-    }();
+    report.model_bytes = look_at_model(&o, &report);
     if (o.threads == 0) o.threads = default_thread_count();
     const auto resident = std::find(o.arms.begin(), o.arms.end(), "resident");
     if (resident != o.arms.end() && read_memory_limits().sensible() < report.model_bytes) {
@@ -232,9 +246,11 @@ int bench_paging(BenchOptions o) {
 Command add_bench_paging(CLI::App& bench) {
     const auto o = std::make_shared<BenchOptions>();
     CLI::App* const paging = bench.add_subcommand("paging", "one model by every way of paging, under the same hard memory limits");
-    paging->add_option("model,-m,--model", o->model, "GGUF file")->type_name("FILE");
+    paging->add_option("model,-m,--model", o->model, "GGUF or native file")->type_name("FILE");
+    paging->add_option("--precision", o->precision, "of a native file: the level of all its weights (default: 8)")
+        ->check(CLI::IsMember({8, 6, 4, 3, 2}));
     paging->add_option_function<std::string>("--limits", [o](const std::string& text) { o->limits = parse_limits(text); },
-                                             "of the whole process, in per cent of the file (default: 110,90,75,50,25)")->type_name("N,N...");
+                                             "of the whole process, in per cent of the file, or of what a native file's level 8 reads (default: 110,90,75,50,25)")->type_name("N,N...");
     paging->add_option_function<std::string>("--arms", [o](const std::string& text) { o->arms = parse_arms(text); },
                                              "default: resident,mmap,advised,uffd")->type_name("ARM,ARM...");
     paging->add_option("--runs", o->runs, "of each arm under each limit, in turn")->capture_default_str()->check(whole_number(1, 100));

@@ -31,7 +31,8 @@ constexpr double kSlowTokensPerS = 1;
 
 struct BenchOptions {
     std::string model;
-    std::vector<unsigned> limits = {110, 90, 75, 50, 25};  // per cent of the file
+    int precision = 0;  // of a native file, bits; 0: plain GGUF, or 8
+    std::vector<unsigned> limits = {110, 90, 75, 50, 25};  // per cent of the file, of a native one of what level 8 reads
     std::vector<std::string> arms = {"resident", "mmap", "advised", "uffd"};
     std::vector<Peer> peers;  // with {model} {threads} {warm} {tokens} {total} {context} {prompt}
     size_t runs = 3;
@@ -128,7 +129,7 @@ struct LimitRuns {
 
 struct BenchReport {
     const BenchOptions* options = nullptr;
-    uint64_t model_bytes = 0;
+    uint64_t model_bytes = 0;  // that limits are shares of
     LimitPlace place;
     std::optional<uint64_t> read_ahead_kib;
     std::string read_ahead_note;  // why it is not the one that was asked for

@@ -160,7 +160,8 @@ bool all_well(const BenchReport& report) {
 
 std::string bench_text(const BenchReport& r) {
     const BenchOptions& o = *r.options;
-    std::string out = printable(std::filesystem::path(o.model).filename().string(), 80) + ", " + format_bytes(r.model_bytes) + ", " +
+    std::string out = printable(std::filesystem::path(o.model).filename().string(), 80) +
+                      (o.precision == 0 ? ", " : ", level " + std::to_string(o.precision) + "; at level 8 ") + format_bytes(r.model_bytes) + ", " +
                       std::to_string(o.threads) + " threads, " + std::to_string(o.counts.measured) + " tokens after " +
                       std::to_string(o.counts.warmup) + " (" + std::to_string(slow_counts(o.counts).measured) + " after " +
                       std::to_string(slow_counts(o.counts).warmup) + " below one a second), medians of " + std::to_string(o.runs) +
@@ -198,6 +199,7 @@ std::string bench_json(const BenchReport& r) {
     const BenchOptions& o = *r.options;
     Json out = {{"model", std::filesystem::absolute(o.model).string()},
                 {"model_bytes", r.model_bytes},
+                {"precision", o.precision == 0 ? Json(nullptr) : Json(o.precision)},
                 {"threads", o.threads},
                 {"context", o.context},
                 {"runs", o.runs},

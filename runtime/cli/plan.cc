@@ -116,7 +116,7 @@ double seconds_of(std::span<const ComputePart> parts) {
 }
 
 struct Alternative {
-    kernels::Type type;
+    std::string name;
     std::vector<ComputePart> parts;
 };
 
@@ -125,7 +125,21 @@ std::vector<Alternative> finer_to_coarser(const std::vector<ComputePart>& parts)
     std::vector<Alternative> out;
     const double bits = bits_per_element(parts);
     for (const kernels::Type type : kOtherTypes)
-        if (out.size() < kMostOtherTypes && bits_of(type) < bits - 0.5) out.push_back({type, at_type(parts, type)});
+        if (out.size() < kMostOtherTypes && bits_of(type) < bits - 0.5) out.push_back({kernels::traits(type).name, at_type(parts, type)});
+    return out;
+}
+
+// The same for a native file: its levels that take fewer bits than the plan.
+std::vector<Alternative> lower_levels(const GgufFile& file, const ModelConfig& config, const RunOptions& o, const std::vector<ComputePart>& parts) {
+    std::vector<Alternative> out;
+    const double bits = bits_per_element(parts);
+    for (auto level = std::rbegin(kernels::kLevels); level != std::rend(kernels::kLevels); ++level) {
+        const int number = static_cast<int>(*level);
+        if (number > bits - 1) continue;
+        const sched::Plan plan = sched::uniform_plan(config.n_layers, number);
+        const ModelMap map = build_model_map(file, config, pager::page_size(), false, {plan});
+        out.push_back({"level " + std::to_string(number), compute_parts(map, chosen_activations(o), 1, plan)});
+    }
     return out;
 }
 
@@ -205,9 +219,11 @@ int plan(const Options& options) {
     // As a run begins, so that as much is resident when the budget is divided.
     const ModelFile opened(o.model, "");
     const GgufFile& file = opened.file;
-    if (file.native() != nullptr)
-        throw Error(file.path() + ": weir plan knows GGUF files only; weir run FILE --precision N says what a native file takes");
     const ModelConfig& config = opened.config;
+    const bool native = file.native() != nullptr;
+    if (native && config.n_experts != 0)
+        throw Error(file.path() + ": weir plan knows native files without experts only; weir run FILE --precision N says what this one takes");
+    const std::vector<sched::Plan> plans = chosen_plans(o, file, config);
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
     const size_t context = choose_context(o, config);
     const pager::File weights = [&] {
@@ -217,7 +233,7 @@ int plan(const Options& options) {
             throw Error(error.what());
         }
     }();
-    const ModelMap map = build_model_map(file, config, weights.granule(), true);
+    const ModelMap map = build_model_map(file, config, weights.granule(), !native, plans);
     if (config.n_experts == 0 && !options.expert_trace.empty())
         throw UsageError("--expert-trace wants a model with experts, and this one has none");
     std::optional<ExpertTraceReader> trace;
@@ -235,7 +251,7 @@ int plan(const Options& options) {
                   options.expert_skew, trace ? &*trace : nullptr};
     const double expert_share =
         config.n_experts == 0 ? 1 : static_cast<double>(config.n_experts_used) / static_cast<double>(config.n_experts);
-    in.row_bytes = config.tied_head ? 0 : kernels::row_bytes(map.embedding->type, map.embedding->dims[0]);
+    in.row_bytes = config.tied_head ? 0 : kernels::row_bytes(map.embedding->type, map.embedding->dims[0]);  // kept whole in native files, too
     in.granule = weights.granule();
     in.copies = copies_pages(&report.note);
     (void)make_plan(in);  // a budget that does not do is told before anything is measured
@@ -252,8 +268,8 @@ int plan(const Options& options) {
     in.device_bytes_per_s = report.device_bytes_per_s;
 
     progress.show("computing for a second");
-    report.parts = compute_parts(map, chosen_activations(o), expert_share);
-    std::vector<Alternative> alternatives = finer_to_coarser(report.parts);
+    report.parts = compute_parts(map, chosen_activations(o), expert_share, native ? plans.front() : sched::Plan{});
+    std::vector<Alternative> alternatives = native ? lower_levels(file, config, o, report.parts) : finer_to_coarser(report.parts);
     // A token of a small model walks no more than its weights, of which the caches may hold a part in a run as well.
     const uint64_t memory = probe_memory(std::min<uint64_t>(allowed, map.weights_bytes));
     const double meetings_s = measure_kernels(kernels, threads, config.n_layers, memory, &report.parts, &alternatives);
@@ -278,7 +294,7 @@ int plan(const Options& options) {
     }
     for (const Alternative& other : alternatives) {
         const double share = static_cast<double>(bytes_of(other.parts)) / static_cast<double>(bytes_of(report.parts));
-        report.fewer_bits.push_back({kernels::traits(other.type).name,
+        report.fewer_bits.push_back({other.name,
                                      plan_at(with_weights(in, share, seconds_of(other.parts) + meetings_s), *in.budget.ram)});
     }
     if (options.tiers) {
@@ -311,7 +327,8 @@ Command add_plan(CLI::App& app) {
     const auto options = std::make_shared<Options>();
     RunOptions& run = options->run;
     CLI::App* command = app.add_subcommand("plan", "what a run will come to: memory, reads, tokens/s, and what would help");
-    command->add_option("model,-m,--model", run.model, "GGUF file")->required()->type_name("FILE");
+    command->add_option("model,-m,--model", run.model, "GGUF or native file")->required()->type_name("FILE");
+    add_precision_options(*command, &run);
     command->add_option_function<std::string>("--ram", [&run](const std::string& text) { run.ram = parse_size(text, "--ram"); },
                                               "budget of the whole process (default: 80 % of what is available)")->type_name("SIZE|N%");
     command->add_option("-c,--ctx-size", run.context, "context in tokens (default: the model's, at most " + std::to_string(kDefaultContext) + ")")

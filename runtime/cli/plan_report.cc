@@ -130,7 +130,7 @@ std::string plan_text(const PlanReport& r) {
 std::string plan_json(const PlanReport& r) {
     Json parts = Json::array();
     for (const ComputePart& part : r.parts) {
-        parts.push_back({{"type", kernels::traits(part.type).name},
+        parts.push_back({{"type", part.level != 0 ? "level " + std::to_string(part.level) : kernels::traits(part.type).name},
                          {"activations", form_name(part.form)},
                          {"bytes", part.bytes},
                          {"bytes_per_s", part.bytes_per_s}});

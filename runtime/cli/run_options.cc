@@ -36,16 +36,20 @@ void add_cache_options(CLI::App& parser, KvType* type) {
     for (const char* name : {"--cache-type-k", "--cache-type-v"}) parser.get_option(name)->group(kMemory);
 }
 
+void add_precision_options(CLI::App& parser, RunOptions* o) {
+    add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
+                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs (run)");
+    parser.add_option("--precision-plan", o->precision_plan, "or bits for each layer's matrices and the head (weir-sched makes such a file)")
+        ->type_name("FILE");
+}
+
 void add_engine_options(CLI::App& parser, RunOptions* o) {
     const auto size_option = [&](const char* name, std::optional<SizeArg>* to, const char* what) {
         parser.add_option_function<std::string>(name, [name, to](const std::string& text) { *to = parse_size(text, name); },
                                                 what)->type_name("SIZE|N%");
     };
     parser.add_option("model,-m,--model", o->model, "GGUF or native file")->required()->type_name("FILE");
-    add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
-                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs (run)");
-    parser.add_option("--precision-plan", o->precision_plan, "or bits for each layer's matrices and the head (weir-sched makes such a file)")
-        ->type_name("FILE");
+    add_precision_options(parser, o);
     size_option("--ram", &o->ram, "budget of the whole process (default: 80 % of what is available)");
     parser.get_option("--ram")->group(kMemory);
     size_option("--weights-ram", &o->weights_ram, "what the weights alone may take; N% of the weights");

@@ -60,6 +60,8 @@ constexpr size_t kMostContext = size_t{1} << 24;
 // Adds options to a subcommand's parser; they fill `options`, which must outlive the parse.
 // What every command takes that computes with a model: the file, its memory and paging, activations, --json.
 void add_engine_options(CLI::App& parser, RunOptions* options);
+// Of these, --precision and --precision-plan alone.
+void add_precision_options(CLI::App& parser, RunOptions* options);
 // And what every command takes that answers: context, threads, sampling, chat format.
 void add_answer_options(CLI::App& parser, RunOptions* options);
 // All of `weir run`.

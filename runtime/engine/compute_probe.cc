@@ -43,25 +43,56 @@ constexpr size_t kReadAhead = 2048;
 // A tile of weights and one of activations that a level-1 cache of 32 KiB nearly holds together.
 constexpr size_t kDotRows = 16, kDotCols = 1024, kDotTokens = 16, kDotRounds = 64;
 
-// Rows of random weights, one quantised and the others the same, which a kernel cannot tell.
-size_t fill(const pager::Mapping& memory, kernels::Type type, size_t cols) {
-    const size_t row_bytes = kernels::row_bytes(type, cols);
-    const size_t rows = std::max<size_t>(1, memory.bytes() / row_bytes);
-    std::vector<float> row(cols);
+void fill_random(std::vector<float>& row) {
     uint32_t x = 1;
     for (float& value : row) {
         x = x * 1664525u + 1013904223u;
         value = (static_cast<float>(x >> 8) / static_cast<float>(1 << 24) - 0.5f) * 0.04f;
     }
+}
+
+// Rows of random weights, one quantised and the others the same, which a kernel cannot tell.
+size_t fill(const pager::Mapping& memory, kernels::Type type, size_t cols) {
+    const size_t row_bytes = kernels::row_bytes(type, cols);
+    const size_t rows = std::max<size_t>(1, memory.bytes() / row_bytes);
+    std::vector<float> row(cols);
+    fill_random(row);
     kernels::quantize_weights(type, row.data(), memory.base(), cols);
     for (size_t r = 1; r < rows; ++r) std::memcpy(memory.base() + r * row_bytes, memory.base(), row_bytes);
     return rows;
 }
 
+// The same in planes, one behind the other; says where they are.
+size_t fill_planes(const pager::Mapping& memory, kernels::Level level, size_t cols, kernels::NestedRows* planes) {
+    const size_t rows = std::max<size_t>(1, memory.bytes() / kernels::level_row_bytes(level, cols));
+    std::vector<std::byte> row[kernels::kPlanes];
+    std::byte* into[kernels::kPlanes];
+    for (size_t p = 0; p < kernels::kPlanes; ++p) {
+        row[p].resize(kernels::plane_row_bytes(static_cast<kernels::Plane>(p), cols));
+        into[p] = row[p].data();
+    }
+    std::vector<float> weights(cols);
+    fill_random(weights);
+    for (size_t b = 0; b * 256 < cols; ++b) {
+        kernels::NestedBlock block;
+        (void)kernels::fit_nested(weights.data() + b * 256, std::min<size_t>(256, cols - b * 256), &block);
+        kernels::pack_nested(block, b, cols, into);
+    }
+    std::byte* at = memory.base();
+    for (size_t p = 0; p < kernels::kPlanes; ++p) {
+        if (!kernels::reads_plane(level, static_cast<kernels::Plane>(p))) continue;
+        planes->plane[p] = at;
+        for (size_t r = 0; r < rows; ++r, at += row[p].size()) std::memcpy(at, row[p].data(), row[p].size());
+    }
+    return rows;
+}
+
 double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mapping& memory, const ComputePart& part,
                const ComputeProbeOptions& options) {
-    const size_t row_bytes = kernels::row_bytes(part.type, part.cols);
-    const size_t rows = fill(memory, part.type, part.cols);
+    const size_t row_bytes = part.row_bytes();
+    const auto level = static_cast<kernels::Level>(part.level);
+    kernels::NestedRows planes;
+    const size_t rows = part.level != 0 ? fill_planes(memory, level, part.cols, &planes) : fill(memory, part.type, part.cols);
     const size_t unit = std::min(rows, rows_of_unit(row_bytes, options.group_bytes, team.size(), SIZE_MAX));
     const size_t units = rows / unit;
     const size_t group = std::clamp<size_t>(options.group_bytes / (unit * row_bytes), 1, units);
@@ -79,8 +110,12 @@ double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mappi
             kernels.quantize(part.form, input.data(), part.cols, packed.data());
             for (size_t at = ticket.fetch_add(1, std::memory_order_relaxed); at < group; at = ticket.fetch_add(1, std::memory_order_relaxed)) {
                 const size_t row = (first + at) % units * unit;
-                kernels.matmul(part.type, part.form, memory.base() + row * row_bytes, unit, part.cols, packed.data(), packed.size(), 1,
-                               y.data(), unit);
+                if (part.level != 0)
+                    kernels.matmul_nested(level, part.form, planes.from(row, part.cols), unit, part.cols, packed.data(), packed.size(), 1,
+                                          y.data(), unit);
+                else
+                    kernels.matmul(part.type, part.form, memory.base() + row * row_bytes, unit, part.cols, packed.data(), packed.size(),
+                                   1, y.data(), unit);
             }
             team.barrier([&] {
                 ticket.store(0, std::memory_order_relaxed);
@@ -95,18 +130,25 @@ double measure(const kernels::KernelSet& kernels, Team& team, const pager::Mappi
 
 }  // namespace
 
-std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share) {
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share,
+                                       const sched::Plan& plan) {
     std::vector<ComputePart> parts;
     for (const PlacedTensor& placed : map.tensors) {
         const GgufTensor& t = *placed.tensor;
         const size_t cols = t.dims[0];
-        const Activation form = kernels::activation_for(t.type, cols, form_of(t.name, forms));
-        auto it = std::find_if(parts.begin(), parts.end(), [&](const ComputePart& p) { return p.type == t.type && p.form == form; });
-        if (it == parts.end()) it = parts.insert(parts.end(), {t.type, form, cols, 0, 0, 0});
+        ComputePart of;
+        of.cols = cols;
+        of.level = placed.part != nullptr ? plan.levels[placed.shard] : 0;
+        if (of.level == 0) of.type = t.type;
+        of.form = of.level != 0 ? form_of(t.name, forms) : kernels::activation_for(t.type, cols, form_of(t.name, forms));
+        auto it = std::find_if(parts.begin(), parts.end(),
+                               [&](const ComputePart& p) { return p.type == of.type && p.level == of.level && p.form == of.form; });
+        if (it == parts.end()) it = parts.insert(parts.end(), of);
         it->cols = std::max(it->cols, cols);
+        const uint64_t rows = placed.part != nullptr ? placed.part->rows : t.rows();
         const double met = placed.experts ? expert_share : 1;
-        it->bytes += static_cast<uint64_t>(met * static_cast<double>(t.bytes));
-        it->elements += static_cast<uint64_t>(met * static_cast<double>(t.rows() * cols));
+        it->bytes += static_cast<uint64_t>(met * static_cast<double>(of.level != 0 ? rows * of.row_bytes() : t.bytes));
+        it->elements += static_cast<uint64_t>(met * static_cast<double>(rows * cols));
     }
     std::sort(parts.begin(), parts.end(), [](const ComputePart& a, const ComputePart& b) { return a.bytes > b.bytes; });
     return parts;
@@ -121,7 +163,7 @@ uint64_t probe_memory(uint64_t allowed) {
 double probe_compute(const kernels::KernelSet& kernels, Team& team, const ComputeProbeOptions& options,
                      std::span<ComputePart> parts) {
     size_t longest_row = 1;
-    for (const ComputePart& part : parts) longest_row = std::max(longest_row, kernels::row_bytes(part.type, part.cols));
+    for (const ComputePart& part : parts) longest_row = std::max<size_t>(longest_row, part.row_bytes());
     // Huge pages, as the frames are.
     const size_t pmd = pager::huge_pages_allowed() ? pager::pmd_page_size() : pager::page_size();
     const pager::Mapping memory(pager::align_up(std::max<uint64_t>(options.memory, longest_row), pmd), pmd, true, "kernel probe");

@@ -16,7 +16,7 @@
 
 namespace weir {
 
-// A kind of matrix product of the walk: weights of one type that meet activations of one form.
+// A kind of matrix product of the walk: weights of one type, or in planes at one level, that meet activations of one form.
 struct ComputePart {
     kernels::Type type = kernels::Type::kF32;
     kernels::Activation form = kernels::Activation::kF32;
@@ -24,11 +24,17 @@ struct ComputePart {
     uint64_t bytes = 0;         // of all such matrices of one pass
     uint64_t elements = 0;
     double bytes_per_s = 0;     // filled by the probe
+    int level = 0;              // of weights in planes, whose type is nothing then; else 0
+
+    uint64_t row_bytes() const {
+        return level == 0 ? kernels::row_bytes(type, cols) : kernels::level_row_bytes(static_cast<kernels::Level>(level), cols);
+    }
 };
 
 // The parts of one token's walk, largest first.
-// expert_share: of the experts' bytes, which a token meets.
-std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share = 1);
+// expert_share: of the experts' bytes, which a token meets. plan: of a native file.
+std::vector<ComputePart> compute_parts(const ModelMap& map, const ActivationForms& forms, double expert_share = 1,
+                                       const sched::Plan& plan = {});
 
 struct ComputeProbeOptions {
     double seconds_per_part = 0.15;

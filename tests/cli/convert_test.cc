@@ -120,6 +120,29 @@ TEST_F(Convert, RunsAtEachPrecisionAndSaysWhich) {
     EXPECT_EQ(weir(with_level).status, 2);
 }
 
+TEST_F(Convert, IsPlannedAndMeasuredAtALevel) {
+    convert();
+    const auto plan_of = [&](const std::string& level) {
+        const Ended e = weir({"plan", native_, "--precision", level, "-c", "64", "-b", "4", "-t", "1", "--device-gbps", "0.5", "--json"});
+        EXPECT_EQ(e.status, 0) << e.err;
+        return json::parse(e.out, nullptr, false);
+    };
+    const json high = plan_of("8"), low = plan_of("3");
+    EXPECT_EQ(high["kernels"]["parts"][0]["type"], "level 8");
+    EXPECT_EQ(low["kernels"]["parts"][0]["type"], "level 3");
+    EXPECT_LT(low["weights_bytes"], high["weights_bytes"]);
+    expect_one_line(weir({"plan", native_, "--precision", "auto"}), 2, "weir run's alone");
+    expect_one_line(weir({"plan", model_.path(), "--precision", "3"}), 2, "has one precision");
+
+    std::vector<std::string> bench = {"bench", "paging", native_, "--precision", "3", "--no-limit", "--arms", "resident", "--limits", "100",
+                                      "--runs", "1", "--warmup", "1", "--tokens", "2", "-c", "64", "-p", "ab", "--json"};
+    const Ended measured = weir(bench);
+    ASSERT_EQ(measured.status, 0) << measured.err << measured.out;
+    EXPECT_EQ(json::parse(measured.out, nullptr, false)["precision"], 3);
+    bench[2] = model_.path();
+    expect_one_line(weir(bench), 2, "has one precision");
+}
+
 // From a text to a table, from the table to a plan, and from both to a run; a calibration that was ended goes on.
 TEST_F(Convert, CalibratesPlansAndAdapts) {
     convert();

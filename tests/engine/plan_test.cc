@@ -150,6 +150,10 @@ TEST(ComputeProbe, MeasuresEveryPart) {
     std::vector<ComputePart> parts = {{kernels::Type::kQ4_0, kernels::Activation::kInt8, 256, 1, 1, 0},
                                       {kernels::Type::kQ6_K, kernels::Activation::kFine, 512, 1, 1, 0},
                                       {kernels::Type::kF32, kernels::Activation::kF32, 100, 1, 1, 0}};
+    for (const kernels::Level level : kernels::kLevels) {
+        parts.push_back({kernels::Type::kF32, kernels::Activation::kInt8, 288, 1, 1, 0});
+        parts.back().level = static_cast<int>(level);
+    }
     EXPECT_GT(probe_compute(*set, team, {0.01, 1 << 20, 4 << 20}, parts), 0);
     for (const ComputePart& part : parts) EXPECT_GT(part.bytes_per_s, 0);
     EXPECT_EQ(probe_memory(1000), 1000u);
