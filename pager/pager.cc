@@ -291,6 +291,8 @@ uint64_t Pager::stall_us() const noexcept {
     return (shared_->workers[0].wait_ns.load(relaxed) + shared_->counters.fault_ns.load(relaxed)) / 1000;
 }
 
+uint64_t Pager::bytes_read() const noexcept { return shared_->counters.bytes_read.load(std::memory_order_relaxed); }
+
 PagerStats Pager::stats() const {
     const Counters& c = shared_->counters;
     constexpr auto relaxed = std::memory_order_relaxed;

@@ -170,6 +170,7 @@ class Pager {
     std::string failure() const;
     PagerStats stats() const;
     uint64_t stall_us() const noexcept;  // of stats(), alone
+    uint64_t bytes_read() const noexcept;  // likewise
     // Counts what changed what pinned() says: new budgets and ring lengths.
     uint64_t residency_changes() const noexcept { return residency_changes_.load(std::memory_order_acquire); }
     // Bytes of frames, wherever they are, that huge pages back at this moment, by smaps: takes milliseconds.

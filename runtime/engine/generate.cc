@@ -102,7 +102,8 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& store, const Tokenizer& tokenizer,
-                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks) {
+                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks,
+                        Drafter* drafter) {
     if (prompt.empty()) throw Error("the prompt is empty: nothing to continue");
     if (prompt.size() > cache.capacity() - cache.length()) {
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " +
@@ -136,15 +137,23 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     std::vector<TokenId> history(prompt.begin(), prompt.end());
     Clock::time_point first_token{};
     std::optional<Mark> steady_from;
+    size_t steady_after = 0;  // tokens
     double entropy = 0;
-    const bool adapts = options.adapt_threads && store.extent_bytes() != SIZE_MAX && forward.most_workers() > 1;
+    const bool adapts = options.adapt_threads && drafter == nullptr && store.extent_bytes() != SIZE_MAX && forward.most_workers() > 1;
     WorkerCount workers(forward.most_workers());
     size_t worker_tokens = 0;
+    // The last pass left a row of logits for the newest token and one for each draft behind it. Of these a row counts while
+    // all drafts before it are what was drawn.
+    const size_t n_vocab = logits.size();
+    std::span<const TokenId> drafts;
+    size_t row = 0;
+    size_t verified = cache.length();  // positions of the cache that hold what was drawn
     for (;;) {
-        hash.add(logits);
-        const TokenSignal signal = signal_of(result.ids.size(), logits);
+        const std::span<const float> drawn_from = logits.subspan(row * n_vocab, n_vocab);
+        hash.add(drawn_from);
+        const TokenSignal signal = signal_of(result.ids.size(), drawn_from);
         entropy += signal.entropy;
-        const TokenId id = sampler.sample(logits, history, history.size());
+        const TokenId id = sampler.sample(drawn_from, history, history.size());
         result.ids.push_back(id);
         history.push_back(id);
         if (result.ids.size() == 1) {
@@ -152,39 +161,50 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             result.prompt_s = seconds_between(begin, first_token);
             result.first_token_bytes = store.stats().bytes_read;
         }
-        if (result.ids.size() == options.warmup_tokens) {
+        std::optional<FinishReason> finish;
+        const bool wanted = !hooks.on_token || hooks.on_token(id);
+        if (!options.ignore_end && tokenizer.ends_generation(id)) {
+            finish = FinishReason::kEnd;
+        } else if (!wanted || stopped()) {
+            finish = FinishReason::kInterrupted;
+        } else if (result.ids.size() >= options.max_tokens) {
+            finish = FinishReason::kLimit;
+        } else if (verified == cache.capacity()) {
+            finish = FinishReason::kContext;
+        }
+        const bool judged = row < drafts.size(), right = judged && drafts[row] == id;
+        if (right && !finish) {
+            ++row;
+            ++verified;
+            continue;
+        }
+        if (drafter != nullptr) drafter->judged(row + (judged ? 1 : 0), row + (right ? 1 : 0));
+        cache.set_length(verified);
+        if (finish) {
+            result.finish = *finish;
+            break;
+        }
+        if (!steady_from && result.ids.size() >= options.warmup_tokens) {
+            steady_after = result.ids.size();
             steady_from.emplace();
             steady_from->store = store.stats();
         }
-        const bool wanted = !hooks.on_token || hooks.on_token(id);
-        if (!options.ignore_end && tokenizer.ends_generation(id)) {
-            result.finish = FinishReason::kEnd;
-            break;
-        }
-        if (!wanted || stopped()) {
-            result.finish = FinishReason::kInterrupted;
-            break;
-        }
-        if (result.ids.size() >= options.max_tokens) {
-            result.finish = FinishReason::kLimit;
-            break;
-        }
-        if (cache.length() == cache.capacity()) {
-            result.finish = FinishReason::kContext;
-            break;
-        }
-        const bool another = result.ids.size() + 1 < options.max_tokens && cache.length() + 1 < cache.capacity();
         if (hooks.before_pass) hooks.before_pass(signal);
-        if (!adapts) {
-            logits = forward.pass({&id, 1}, 1, another);
-            continue;
-        }
+
+        const size_t room = std::min(options.max_tokens - result.ids.size(), cache.capacity() - verified) - 1;
+        const std::span<const TokenId> batch = drafter != nullptr ? drafter->draft(&history, room) : std::span(&history.back(), 1);
+        const bool another = result.ids.size() + batch.size() < options.max_tokens && verified + batch.size() < cache.capacity();
         const uint64_t stalled = store.stall_us();
-        const auto token_begin = Clock::now();
-        forward.set_workers(workers.workers());
+        const auto pass_begin = Clock::now();
+        if (adapts) forward.set_workers(workers.workers());
+        logits = forward.pass(batch, batch.size(), another && (drafter == nullptr || !drafter->plan_will_change()));
+        drafts = batch.subspan(1);
+        row = 0;
+        ++verified;
+        if (drafter != nullptr) drafter->pass_done();
+        if (!adapts) continue;
         worker_tokens += workers.workers();
-        logits = forward.pass({&id, 1}, 1, another);
-        const double seconds = seconds_between(token_begin, Clock::now());
+        const double seconds = seconds_between(pass_begin, Clock::now());
         workers.took(seconds, static_cast<double>(store.stall_us() - stalled) / 1e6 / seconds);
     }
     result.decode_s = seconds_between(first_token, Clock::now());
@@ -193,11 +213,12 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
     if (worker_tokens > 0) result.mean_workers = static_cast<double>(worker_tokens) / static_cast<double>(result.ids.size() - 1);
     result.mean_entropy = entropy / static_cast<double>(result.ids.size());
     result.logits_hash = hash.text();
-    if (steady_from && result.ids.size() > options.warmup_tokens) {
+    if (steady_from) {
         Mark now;
         now.store = store.stats();
-        result.steady = steady_between(*steady_from, now, result.ids.size() - options.warmup_tokens);
+        result.steady = steady_between(*steady_from, now, result.ids.size() - steady_after);
     }
+    if (drafter != nullptr) result.drafts = drafter->report();
     return result;
 }
 

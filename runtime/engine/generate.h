@@ -1,5 +1,6 @@
-// A prompt in, tokens out: prefill in batches, then one pass per token, until the answer ends, a limit is reached, the
-// context is full or somebody wants it to stop.
+// A prompt in, tokens out: prefill in batches, then one pass per token, or per draft of several, until the answer ends, a limit
+// is reached, the context is full or somebody wants it to stop. Drafts change no bit: not the tokens, nor the logits that each
+// was drawn from.
 //
 // Called by the thread that owns the Forward. Throws what a pass throws.
 #pragma once
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/draft.h"
 #include "runtime/engine/forward.h"
 #include "runtime/engine/sampler.h"
 #include "runtime/engine/weight_store.h"
@@ -27,7 +29,7 @@ struct GenerateOptions {
     size_t max_tokens = SIZE_MAX;
     bool ignore_end = false;  // go on after an end-of-generation token
     size_t warmup_tokens = 2; // before a steady state is expected; at least 1
-    bool adapt_threads = true; // where weights are paged: fewer workers a token while that is faster, see worker_count.h
+    bool adapt_threads = true; // where weights are paged and nothing is drafted: fewer workers a token while that is faster, see worker_count.h
 };
 
 struct GenerateResult {
@@ -56,6 +58,7 @@ struct GenerateResult {
         double pager_cpu_seconds = 0;  // of them, the pager thread's
     };
     std::optional<Steady> steady;
+    std::optional<DraftReport> drafts;
 };
 
 // The distribution that a token was drawn from, at temperature 1.
@@ -75,8 +78,10 @@ struct GenerateHooks {
     const std::atomic<bool>* stop = nullptr;                       // looked at once per pass
 };
 
-// The cache is empty or holds what precedes the prompt. Throws Error where the prompt is empty or does not fit.
+// The cache is empty or holds what precedes the prompt; afterwards what was verified, too. drafter: nullptr, or what guesses
+// tokens ahead; not with hooks that change the precision. Throws Error where the prompt is empty or does not fit.
 GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& store, const Tokenizer& tokenizer,
-                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
+                        std::span<const TokenId> prompt, const GenerateOptions& options, const GenerateHooks& hooks,
+                        Drafter* drafter = nullptr);
 
 }  // namespace weir

@@ -296,6 +296,7 @@ class PagedStore : public StoreBase {
     }
 
     uint64_t stall_us() const noexcept override { return pager_->stall_us(); }
+    uint64_t bytes_read() const noexcept override { return pager_->bytes_read(); }
 
     std::vector<MapCell> map_cells() const override {
         std::vector<MapCell> cells = cells_of(extent_bytes_);

@@ -230,6 +230,8 @@ class WeightStore {
 
     // StoreStats::stall_us alone, cheap enough to be asked for every token. 0 where nothing is waited for.
     virtual uint64_t stall_us() const noexcept { return 0; }
+    // StoreStats::bytes_read alone, likewise; 0 where somebody else reads.
+    virtual uint64_t bytes_read() const noexcept { return 0; }
     // Looks at every Extent: for the beginning and the end of a measurement.
     virtual StoreStats stats() const = 0;
 };

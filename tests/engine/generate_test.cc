@@ -6,28 +6,11 @@
 
 #include "runtime/error.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/plain_vocabulary.h"
 #include "tests/engine/tiny_model.h"
 
 namespace weir::test {
 namespace {
-
-// A vocabulary in which one id, of the test's choice, ends the answer.
-class EndsWith : public Tokenizer {
-  public:
-    explicit EndsWith(TokenId end) : end_(end) {}
-    std::vector<TokenId> encode(std::string_view, bool, bool) const override { return {}; }
-    std::string piece(TokenId id, bool) const override { return std::to_string(id); }
-    std::string decode(const std::vector<TokenId>&, bool) const override { return {}; }
-    size_t size() const override { return 300; }
-    std::optional<TokenId> bos() const override { return std::nullopt; }
-    std::optional<TokenId> eos() const override { return end_; }
-    bool adds_bos() const override { return false; }
-    bool ends_generation(TokenId id) const override { return id == end_; }
-    std::optional<TokenId> find(std::string_view) const override { return std::nullopt; }
-
-  private:
-    TokenId end_;
-};
 
 constexpr TokenId kNone = -1;
 
@@ -36,7 +19,7 @@ class Generate : public ::testing::Test {
     GenerateResult run(const EngineOptions& engine_options, const GenerateOptions& options,
                        const GenerateHooks& hooks = {}, TokenId end = kNone) {
         Engine engine(file.path(), engine_options);
-        return generate(*engine.forward, *engine.cache, *engine.store, EndsWith(end), prompt, options, hooks);
+        return generate(*engine.forward, *engine.cache, *engine.store, PlainVocabulary(end), prompt, options, hooks);
     }
     static GenerateOptions greedy(size_t n) {
         GenerateOptions options;
@@ -144,7 +127,7 @@ TEST_F(Generate, TellsHowThePromptGetsOn) {
 
 TEST_F(Generate, NeedsAPrompt) {
     Engine engine(file.path(), {});
-    EXPECT_THROW(generate(*engine.forward, *engine.cache, *engine.store, EndsWith(kNone), {}, greedy(1), {}), Error);
+    EXPECT_THROW(generate(*engine.forward, *engine.cache, *engine.store, PlainVocabulary(kNone), {}, greedy(1), {}), Error);
 }
 
 }  // namespace
