@@ -12,6 +12,7 @@
 
 #include "runtime/cli/auto_precision.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/drafting.h"
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
@@ -70,8 +71,9 @@ struct ExpertTraces {
     }
 };
 
-int run(const RunOptions& o) {
+int run(RunOptions o) {
     const auto start = Clock::now();
+    set_exact_precision(&o);
     check_run_options(o);
     install_stop_signals();
     const kernels::KernelSet& kernels = chosen_kernels();
@@ -88,13 +90,16 @@ int run(const RunOptions& o) {
     if (prompt.size() > context)
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens and the context holds " + std::to_string(context) +
                     "; give a larger one (-c) or a shorter prompt");
-    const size_t batch = std::clamp<size_t>(prompt.size(), 1, o.batch);
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
-    ModelShare share = {&opened, {batch, 1, context, threads}};
     std::unique_ptr<AutoPrecision> precision;
     if (o.precision == kAutoPrecision) precision = std::make_unique<AutoPrecision>(o, opened);
-    share.plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
+    std::vector<sched::Plan> plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
+    Drafting drafting(o, opened, threads, context, &plans);
+    const size_t batch = std::max(std::clamp<size_t>(prompt.size(), 1, o.batch), drafting.pass_rows());
+    ModelShare share = {&opened, {batch, drafting.pass_rows(), context, threads}};
+    share.beside_bytes = drafting.beside_bytes();
+    share.plans = std::move(plans);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
     WeightStore& store = *loaded.store;
@@ -117,9 +122,11 @@ int run(const RunOptions& o) {
     if (report.pressure) report.pressure_source = monitor->source().describe();
     if (!o.quiet) print_configuration(report);
 
+    SamplerOptions sampler = o.sampler;
+    sampler.seed = report.seed;
+    Drafter* const drafter = drafting.start(&loaded, sampler);
     GenerateOptions generate_options;
-    generate_options.sampler = o.sampler;
-    generate_options.sampler.seed = report.seed;
+    generate_options.sampler = sampler;
     generate_options.max_tokens = o.n_tokens < 0 ? SIZE_MAX : static_cast<size_t>(o.n_tokens);
     generate_options.ignore_end = o.ignore_end;
     generate_options.warmup_tokens = o.warmup_tokens;
@@ -147,7 +154,7 @@ int run(const RunOptions& o) {
         precision->begin(prompt, &store);
         hooks.before_pass = [&](const TokenSignal& signal) { precision->next(signal); };
     }
-    report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks);
+    report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks, drafter);
     if (output_ok) say(stream.finish());
     if (traces.to != nullptr) traces.to->finish();
     if (precision != nullptr) {

@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "runtime/engine/draft_length.h"
 #include "runtime/error.h"
 
 namespace weir {
@@ -37,8 +39,8 @@ void add_cache_options(CLI::App& parser, KvType* type) {
 }
 
 void add_precision_options(CLI::App& parser, RunOptions* o) {
-    add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
-                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs (run)");
+    add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"auto-exact", kExactPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
+                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs; auto-exact: 8, drafted at 4 (both: run)");
     parser.add_option("--precision-plan", o->precision_plan, "or bits for each layer's matrices and the head (weir-sched makes such a file)")
         ->type_name("FILE");
 }
@@ -120,6 +122,13 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--plan-memory", o->plan_memory, "of --precision auto: remember there where prompts ended, and begin there with the next of their kind")
         ->type_name("FILE");
     parser.add_option("--trace-precision", o->trace_precision, "of --precision auto: record each token's entropy and plan")->type_name("FILE");
+    parser.add_option("--draft", o->drafts, "draft tokens, several of which are then verified in one pass, for the same answer sooner: by lookup in the text, by a "
+                                            "lower level of a native file, by a small model's file of the same vocabulary; may be given again")
+        ->type_name("lookup|6|4|3|2|FILE")->allow_extra_args(false);
+    parser.add_option("--draft-max", o->most_drafts, "tokens that are drafted at a time at most")->capture_default_str()
+        ->check(CLI::Range(size_t{1}, kMostDrafts));
+    add_choice<bool>(parser, "--draft-adapt", &o->adapt_drafts, {{"on", true}, {"off", false}},
+                     "on (default): as many, and by whom, as brings the most tokens a second; off: always --draft-max, by the first that can");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
         ->check(CLI::Range(size_t{1}, size_t{1} << 20));
     parser.add_flag("-q,--quiet", o->quiet, "no configuration, no statistics");
@@ -141,9 +150,22 @@ void check_run_options(const RunOptions& o) {
     const bool with_auto = o.precision == kAutoPrecision;
     if (!with_auto && !(o.sensitivity + o.plan_memory + o.trace_precision).empty())
         throw UsageError("--sensitivity, --plan-memory and --trace-precision belong to --precision auto");
+    if (with_auto && !o.drafts.empty()) throw UsageError("--draft and --precision auto together: drafts are verified at one precision; use auto-exact");
+    if (!o.drafts.empty() && !(o.trace_experts + o.replay_experts).empty())
+        throw UsageError("--trace-experts and --replay-experts go token by token, and --draft does not");
+    std::vector<std::string> drafts = o.drafts;
+    std::sort(drafts.begin(), drafts.end());
+    if (const auto twice = std::adjacent_find(drafts.begin(), drafts.end()); twice != drafts.end()) throw UsageError("--draft " + *twice + " twice");
     if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
     if (!o.chat_template.empty() && !o.chat) throw UsageError("--chat-template without --chat has nothing to format");
+}
+
+void set_exact_precision(RunOptions* o) {
+    if (o->precision != kExactPrecision) return;
+    if (!o->precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
+    o->precision = 8;
+    if (o->drafts.empty()) o->drafts = {"4"};
 }
 
 }  // namespace weir

@@ -34,11 +34,14 @@ struct RunOptions {
     bool float_activations = false;
     bool adapt_threads = true;
     StoreOptions store;
-    std::optional<int> precision;  // of a native file, bits; kAutoPrecision: a plan for each token
+    std::optional<int> precision;  // of a native file, bits; kAutoPrecision: a plan for each token; kExactPrecision: 8, drafted
     std::string precision_plan;    // or a file with a level for each shard
     std::string sensitivity;       // of auto: the table; empty: MODEL.sensitivity.json
     std::string plan_memory;       // and a file that remembers where prompts ended
     std::string trace_precision;   // and one to record each token's rung in
+    std::vector<std::string> drafts;  // who drafts: "lookup", a level of a native file, a model's file
+    size_t most_drafts = 8;           // tokens at a time
+    bool adapt_drafts = true;
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;
     bool pressure = true;
@@ -54,6 +57,7 @@ struct RunOptions {
 };
 
 constexpr int kAutoPrecision = 0;
+constexpr int kExactPrecision = -1;
 constexpr size_t kDefaultContext = 4 << 10;
 constexpr size_t kMostContext = size_t{1} << 24;
 
@@ -72,6 +76,8 @@ void add_cache_options(CLI::App& parser, KvType* type);
 
 // What the parser cannot check: a prompt there must be, one only. Throws UsageError.
 void check_run_options(const RunOptions& options);
+// What auto-exact stands for, where it was asked for: level 8, and level 4 drafts unless others do.
+void set_exact_precision(RunOptions* options);
 // Of it, what every command that answers has to ask.
 void check_sampling(const SamplerOptions& sampler);
 

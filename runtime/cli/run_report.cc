@@ -72,7 +72,8 @@ void print_configuration(const RunReport& r) {
     if (r.options->precision == kAutoPrecision) std::fprintf(stderr, "precision=auto ");
     else if (const std::optional<int> level = s.plan.uniform()) std::fprintf(stderr, "precision=%d ", *level);
     else if (!s.plan.levels.empty()) std::fprintf(stderr, "precision=plan ");
-    std::fprintf(stderr, "paging=%s%s%s", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
+    for (size_t i = 0; i < r.options->drafts.size(); ++i) std::fprintf(stderr, "%s%s", i == 0 ? "draft=" : ",", r.options->drafts[i].c_str());
+    std::fprintf(stderr, "%spaging=%s%s%s", r.options->drafts.empty() ? "" : " ", paging_mode_name(s.mode), s.rungs.empty() ? "" : " ", s.rungs.c_str());
     if (pages_by_budget(s.mode)) {
         std::fprintf(stderr, " gates=%s budget=%.1fMiB frames=%.1fMiB resident=%.1fMiB ring=%.1fMiB extent=%lluKiB",
                      r.options->store.gates ? "on" : "off", in_mib(r.budget.ram), in_mib(s.frame_bytes), in_mib(s.resident_bytes),
@@ -105,6 +106,37 @@ nlohmann::ordered_json auto_json(const AutoReport& a) {
     nlohmann::ordered_json rungs = nlohmann::ordered_json::array();
     for (const AutoReport::Rung& rung : a.rungs) rungs.push_back({{"bytes", rung.bytes}, {"predicted_kl", rung.predicted_kl}, {"tokens", rung.tokens}});
     return {{"auto", std::move(rungs)}, {"switches", a.switches}, {"remembered", a.remembered}, {"mean_bytes", a.mean_bytes()}};
+}
+
+nlohmann::ordered_json drafts_json(const DraftReport& d) {
+    using nlohmann::ordered_json;
+    ordered_json sources = ordered_json::array();
+    for (const DraftTally& t : d.sources) {
+        ordered_json places = ordered_json::array();  // of a token in its draft
+        for (size_t i = 0; i < kMostDrafts && t.judged[i] > 0; ++i) places.push_back({{"judged", t.judged[i]}, {"right", t.right[i]}});
+        sources.push_back({{"source", t.source},
+                           {"drafts", t.drafts},
+                           {"drafted", t.drafted},
+                           {"accepted", t.accepted},
+                           {"mean_length", share(t.drafted, t.drafts)},
+                           {"places", std::move(places)},
+                           {"seconds", t.seconds},
+                           {"bytes_read", t.bytes_read}});
+    }
+    return {{"sources", std::move(sources)}, {"passes", d.passes}, {"rows", d.rows}, {"verify_s", d.verify_s}, {"verify_bytes_read", d.verify_bytes_read}};
+}
+
+void print_drafts(const GenerateResult& g) {
+    if (!g.drafts || g.drafts->passes == 0) return;
+    const DraftReport& d = *g.drafts;
+    std::fprintf(stderr, "weir: drafts: %.2f tokens a pass (%llu passes of %.1f ms, %.1f MiB read)", share(g.ids.size() - 1, d.passes),
+                 static_cast<unsigned long long>(d.passes), 1000 * d.verify_s / static_cast<double>(d.passes), in_mib(d.verify_bytes_read));
+    for (const DraftTally& t : d.sources) {
+        std::fprintf(stderr, "; by %s %llu of %llu right, %.1f at a time, %.1f ms each, %.1f MiB read", t.source.c_str(),
+                     static_cast<unsigned long long>(t.accepted), static_cast<unsigned long long>(t.drafted), share(t.drafted, t.drafts),
+                     t.drafted == 0 ? 0 : 1000 * t.seconds / static_cast<double>(t.drafted), in_mib(t.bytes_read));
+    }
+    std::fprintf(stderr, "\n");
 }
 
 }  // namespace
@@ -146,6 +178,7 @@ void print_statistics(const RunReport& r) {
         for (const AutoReport::Rung& rung : a->rungs) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(rung.tokens));
         std::fprintf(stderr, "\n");
     }
+    print_drafts(g);
     if (const ExpertStats& e = r.store.experts; e.uses > 0) {
         std::fprintf(stderr, "weir: experts: %zu slots of %.2f MiB; %.1f %% were here when chosen, %.1f %% foreseen; %.1f %% of predictions right\n",
                      e.slots, in_mib(e.slot_bytes), 100 * share(e.here, e.uses), 100 * share(e.foreseen, e.uses),
@@ -172,6 +205,7 @@ bool print_json(const RunReport& r) {
                     {"prompt_tokens_per_s", prompt_tokens_per_s(r)},
                     {"decode_tokens_per_s", decode_tokens_per_s(g)}};
     j["precision"] = r.precision != nullptr ? auto_json(*r.precision) : ordered_json::parse(sched::precision_json(s.plan));
+    if (g.drafts) j["drafts"] = drafts_json(*g.drafts);
     ordered_json paging = {{"mode", paging_mode_name(s.mode)},
                            {"fallback", r.fallback.empty() ? ordered_json(nullptr) : ordered_json(r.fallback)},
                            {"rungs", s.rungs},

@@ -143,6 +143,56 @@ TEST_F(Convert, IsPlannedAndMeasuredAtALevel) {
     expect_one_line(weir(bench), 2, "has one precision");
 }
 
+// However it is drafted: the same answer, and it is said what drafts were worth.
+TEST_F(Convert, DraftsGiveTheSameAnswer) {
+    convert();
+    const auto run = [&](const std::string& model, std::vector<std::string> more) {
+        std::vector<std::string> args = {"run", model, "-p", "ab ab ab", "-n", "24", "--paging", "resident", "--json", "--seed", "3", "--ignore-eos", "-c", "48"};
+        args.insert(args.end(), more.begin(), more.end());
+        const Ended e = weir(args);
+        EXPECT_EQ(e.status, 0) << e.err;
+        return json::parse(e.out, nullptr, false);
+    };
+    const auto expect_same = [&](const std::string& model, const std::vector<std::string>& plain, const std::vector<std::vector<std::string>>& ways) {
+        const json expected = run(model, plain);
+        EXPECT_FALSE(expected.contains("drafts"));
+        for (const std::vector<std::string>& way : ways) {
+            SCOPED_TRACE(testing::PrintToString(way));
+            const json result = run(model, way);
+            for (const char* const key : {"ids", "text", "logits_hash", "precision"}) EXPECT_EQ(result[key], expected[key]) << key;
+            uint64_t accepted = 0;
+            for (const json& source : result["drafts"]["sources"]) accepted += source["accepted"].get<uint64_t>();
+            EXPECT_EQ(accepted + result["drafts"]["passes"].get<uint64_t>(), 23u);
+        }
+    };
+    expect_same(native_, {"--precision", "8"},
+                {{"--precision", "auto-exact"},
+                 {"--precision", "auto-exact", "--draft", "2", "--draft", "lookup", "--draft-max", "3"},
+                 {"--draft", "3", "--draft-adapt", "off", "--draft-max", "16"},
+                 {"--draft", model_.path()}});
+    expect_same(native_, {"--precision", "3", "--temp", "0"}, {{"--precision", "3", "--temp", "0", "--draft", "2"}});
+    expect_same(model_.path(), {}, {{"--draft", "lookup"}, {"--draft", native_, "--draft-adapt", "off"}});
+    const json by_itself = run(model_.path(), {"--draft", model_.path(), "--draft-adapt", "off"})["drafts"]["sources"][0];
+    EXPECT_EQ(by_itself["accepted"], by_itself["drafted"]);
+    EXPECT_EQ(by_itself["places"][0]["judged"], by_itself["drafts"]);
+
+    TinyShape other = shape();
+    other.n_vocab = 301;
+    const TinyModelFile stranger(other);
+    const auto refused = [&](const std::string& model, std::vector<std::string> more, int status, const std::string& why) {
+        more.insert(more.begin(), {"run", model, "-p", "ab", "-n", "3", "--paging", "resident"});
+        expect_one_line(weir(more), status, why);
+    };
+    refused(native_, {"--draft", stranger.path()}, 1, "must have the same");
+    refused(native_, {"--draft", "9"}, 1, "9");
+    refused(model_.path(), {"--draft", "4"}, 2, "plain GGUF");
+    refused(model_.path(), {"--precision", "auto-exact"}, 2, "plain GGUF");
+    refused(native_, {"--precision", "4", "--draft", "6"}, 2, "below");
+    refused(native_, {"--precision", "auto", "--draft", "lookup"}, 2, "auto-exact");
+    refused(native_, {"--draft", "4", "--draft", "4"}, 2, "twice");
+    refused(native_, {"--draft", "lookup", "--trace-experts", "x"}, 2, "token by token");
+}
+
 // From a text to a table, from the table to a plan, and from both to a run; a calibration that was ended goes on.
 TEST_F(Convert, CalibratesPlansAndAdapts) {
     convert();
@@ -198,7 +248,7 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     elsewhere.back() = text + ".not";
     expect_one_line(weir(elsewhere), 2, "weir calibrate");
     expect_one_line(weir({"run", native_, "-p", "ab", "--trace-precision", trace}), 2, "belong to --precision auto");
-    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "weir run's alone");
+    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "are weir run's alone");
     // Of another model: planes that were rounded in another way.
     ASSERT_EQ(weir({"convert", model_.path(), native_, "--force", "--calibration", text, "--calibration-tokens", "512"}).status, 0);
     EXPECT_EQ(weir({"verify", native_}).status, 0);
