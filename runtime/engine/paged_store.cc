@@ -14,6 +14,7 @@
 #include "pager/system.h"
 #include "runtime/engine/expert_groups.h"
 #include "runtime/engine/foresight.h"
+#include "runtime/engine/limited_queue.h"
 #include "runtime/engine/paging_shape.h"
 #include "runtime/engine/plane_layout.h"
 #include "runtime/engine/ring_length.h"
@@ -109,7 +110,9 @@ class PagedStore : public StoreBase {
         o.install = install_rung(options.install);
         o.reader = reader_rung(options.reader);
         o.uffd = uffd_source(options.uffd_source);
-        if (!options.trace_io.empty()) o.read_queue = trace_reads(pager::make_read_queue(o.reader), options.trace_io);
+        if (options.io_limit_mbps != 0) o.read_queue = limit_reads(pager::make_read_queue(o.reader), options.io_limit_mbps * 1'000'000);
+        if (!options.trace_io.empty())
+            o.read_queue = trace_reads(o.read_queue != nullptr ? std::move(o.read_queue) : pager::make_read_queue(o.reader), options.trace_io);
         o.on_unanswerable = end_process;
         o.on_notice = notice;
         try {

@@ -34,6 +34,8 @@ std::unique_ptr<WeightStore> WeightStore::open(const GgufFile& file, const Model
                                                const StoreOptions& options) {
     if (!options.trace_io.empty() && options.mode != PagingMode::kUffd)
         throw UsageError("--trace-io lists the reads of --paging uffd; other modes leave them to the kernel, or read all at once");
+    if (options.io_limit_mbps != 0 && options.mode != PagingMode::kUffd)
+        throw UsageError("--io-limit-mbps slows the reads of --paging uffd; other modes leave them to the kernel, or read all at once");
     if (options.mode == PagingMode::kUffd) return open_paged_store(file, config, options);
     if (options.mode == PagingMode::kAdvised && file.native() != nullptr)
         throw Error(file.path() + ": --paging advised cannot page native files; use uffd, mmap or resident");

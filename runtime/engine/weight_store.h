@@ -135,6 +135,7 @@ struct StoreOptions {
     std::string reader = "auto";     // auto, io_uring, pread
     std::string io = "auto";         // auto, direct, buffered
     std::string trace_io;            // a file that will list all reads (uffd)
+    uint64_t io_limit_mbps = 0;      // read no faster than this, millions of bytes a second (uffd); 0: as fast as can be
     bool progress = false;           // on stderr, for a resident load of more than a second
     std::function<void(uint64_t done, uint64_t whole)> on_progress;  // told beside it, after each read
 };

@@ -191,6 +191,7 @@ TEST_F(Convert, DraftsGiveTheSameAnswer) {
     refused(native_, {"--precision", "auto", "--draft", "lookup"}, 2, "auto-exact");
     refused(native_, {"--draft", "4", "--draft", "4"}, 2, "twice");
     refused(native_, {"--draft", "lookup", "--trace-experts", "x"}, 2, "token by token");
+    refused(native_, {"--io-limit-mbps", "5"}, 2, "--paging uffd");
 }
 
 // From a text to a table, from the table to a plan, and from both to a run; a calibration that was ended goes on.
