@@ -231,7 +231,9 @@ void expect_a_map(PagingMode mode, const TinyShape& shape, uint64_t budget, cons
     EXPECT_NE(view.units.find('R'), std::string::npos);
     EXPECT_NE(view.units.find('.'), std::string::npos);
     const auto here = view.units.size() - static_cast<size_t>(std::count(view.units.begin(), view.units.end(), '.'));
-    if (stats.experts.slots == 0) EXPECT_LE(here * stats.extent_bytes, view.frame_bytes);
+    if (stats.experts.slots == 0) {
+        EXPECT_LE(here * stats.extent_bytes, view.frame_bytes);
+    }
 }
 
 TEST(PagedForward, HasAMap) {
