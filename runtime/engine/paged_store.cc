@@ -303,6 +303,7 @@ class PagedStore : public StoreBase {
 
     std::vector<MapCell> map_cells() const override {
         std::vector<MapCell> cells = cells_of(extent_bytes_);
+        if (!planes_.pieces.empty()) place_on_planes(&cells);
         if (slots_ == nullptr) return cells;
         size_t group = n_extents_;  // those of groups follow, layer by layer
         for (MapCell& cell : cells) {
@@ -419,6 +420,26 @@ class PagedStore : public StoreBase {
             const ExpertGroups::Part& part = experts.parts[i];
             if (part.part == ExpertGroups::kMostParts) continue;
             bind_experts(map_.tensors[i].tensor->name, n_experts_, static_cast<uint32_t>(part.layer * n_experts_), part.part);
+        }
+    }
+
+    // Of a native file: the Extents from the first to the last that hold something of a cell, which are all its own where one
+    // plan may be in force; with several there are others between them.
+    void place_on_planes(std::vector<MapCell>* cells) const {
+        for (MapCell& cell : *cells) cell.units = 0;
+        MapCell* cell = &cells->front();
+        for (const PlaneLayout::Piece& piece : planes_.pieces) {
+            const PlacedTensor& placed = map_.tensors[piece.tensor];
+            const auto holds = [&placed](const MapCell& c) {
+                return c.layer == placed.layer && (c.module == "experts") == placed.experts && (placed.experts || c.shard == placed.shard);
+            };
+            if (!holds(*cell)) cell = &*std::find_if(cells->begin(), cells->end(), holds);
+            for (const uint32_t e : planes_.extents_of(piece)) {
+                const size_t first = cell->units == 0 ? e : std::min<size_t>(cell->first_unit, e);
+                const size_t end = std::max<size_t>(cell->units == 0 ? 0 : cell->first_unit + cell->units, e + size_t{1});
+                cell->first_unit = first;
+                cell->units = end - first;
+            }
         }
     }
 
