@@ -176,10 +176,14 @@ void multiply_nested_tile(const Nested& w, const AtLevel& level, size_t first, s
     for (size_t t = 0; t < tokens; ++t) store_sums(lanes[t], rows, y + t * y_stride);
 }
 
+// From so many tokens on they share a tile, whose codes are put together once. Of Gemma 3 270M at level 8 a pass of 4.7 rows in
+// the mean, as drafts make them, took 166 ms instead of 283 where eight were asked for.
+constexpr size_t kSharedTokens = 2;
+
 template <bool kLow, class X>
 void multiply_codes(const Nested& w, const AtLevel& level, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
                     float* y, size_t y_stride) {
-    if (tokens < kTileTokens) {
+    if (tokens < kSharedTokens) {
         for (size_t r = 0; r < rows; ++r) {
             for (size_t t = 0; t < tokens; ++t) {
                 level.dot(w, r, {x + t * x_stride_bytes, x_stride_bytes, w.supers()}, y + t * y_stride + r);
