@@ -27,6 +27,9 @@ void describe(const sockaddr_storage& address, std::string* ip, int* port) {
     *ip = text.data();
 }
 
+// For the next bytes of a request where too many wait, and how often it is looked whether they do.
+constexpr int kCrowdedMs = 200;
+
 // What poll(2) has to say of one event; 0 where the time is over.
 short wait_for(int fd, short events, int timeout_ms) {
     struct pollfd one = {fd, events, 0};
@@ -39,7 +42,17 @@ short wait_for(int fd, short events, int timeout_ms) {
 
 }  // namespace
 
-bool HttpConnection::comes(int timeout_ms) const { return wait_for(fd_, POLLIN, timeout_ms) != 0; }
+bool HttpConnection::comes(int timeout_ms) const {
+    if (wait_for(fd_, POLLIN, 0) != 0) return true;
+    waiting_->now.fetch_add(1, std::memory_order_relaxed);
+    bool came = false;
+    for (int waited = 0; !came && waited < timeout_ms; waited += kCrowdedMs) {
+        if (waited > 0 && waiting_->now.load(std::memory_order_relaxed) > waiting_->most) break;
+        came = wait_for(fd_, POLLIN, std::min(kCrowdedMs, timeout_ms - waited)) != 0;
+    }
+    waiting_->now.fetch_sub(1, std::memory_order_relaxed);
+    return came;
+}
 
 bool HttpConnection::is_there() const {
     if (wait_for(fd_, POLLIN, 0) == 0) return true;

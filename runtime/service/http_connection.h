@@ -7,14 +7,24 @@
 #include <httplib.h>
 
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <string>
 
 namespace weir {
 
 class HttpConnection : public httplib::Stream {
   public:
-    // timeout_s: for the next bytes to come, and for room to write.
-    HttpConnection(int fd, unsigned timeout_s) : fd_(fd), timeout_ms_(static_cast<int>(timeout_s) * 1000) {}
+    // Those who wait for bytes of a request, each on a thread of the server's. Where they are more than `most`, none of them
+    // gets more than a moment for the next ones: who sends nothing must not keep out who does.
+    struct Waiting {
+        std::atomic<size_t> now{0};
+        size_t most = SIZE_MAX;
+    };
+
+    // timeout_s: for the next bytes to come, and for room to write. waiting: of the server; must outlive the connection.
+    HttpConnection(int fd, unsigned timeout_s, Waiting* waiting)
+        : fd_(fd), timeout_ms_(static_cast<int>(timeout_s) * 1000), waiting_(waiting) {}
 
     // The client has sent something, within the time.
     bool comes(int timeout_ms) const;
@@ -32,6 +42,7 @@ class HttpConnection : public httplib::Stream {
   private:
     const int fd_;
     const int timeout_ms_;
+    Waiting* const waiting_;
     std::array<char, 2048> buffer_;  // httplib reads headers byte by byte
     size_t next_ = 0, end_ = 0;
 };

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -38,6 +40,7 @@ ApiError error_of(int status) {
         case 404: return ApiError(404, "there is nothing at this address, or not by this method");
         case 413: return ApiError(413, "the body is larger than this server takes", {}, "too_large");
         case 414: return ApiError(414, "the address is too long");
+        case 408: return ApiError(408, "the request did not come to its end");
         default: return ApiError(status, "the request cannot be understood");
     }
 }
@@ -56,6 +59,9 @@ void clear_socket_path(const std::string& path) {
     if (alive) throw Error(path + ": another server listens at this socket");
     ::unlink(path.c_str());
 }
+
+// Of a body that is too large, what is read and dropped, so that its sender comes to read why.
+constexpr size_t kDropped = 64u << 20;
 
 // To send the first byte of a request: connections that are made in advance, and used by nobody, hold a thread no longer.
 constexpr int kFirstByteMs = 5000;
@@ -81,12 +87,13 @@ class Listener : public httplib::Server {
         ending_ = true;
         stop();
     }
+    HttpConnection::Waiting waiting;
 
   private:
     // One request each, in place of httplib's own loop.
     bool process_and_close_socket(socket_t fd) override {
         bool done = false, closed = false;
-        HttpConnection connection(fd, static_cast<unsigned>(read_timeout_sec_));
+        HttpConnection connection(fd, static_cast<unsigned>(read_timeout_sec_), &waiting);
         if (connection.comes(kFirstByteMs)) {
             done = process_request(connection, true, closed, [&](Request& request) {
                 request.progress = [this, &connection](uint64_t, uint64_t) { return !ending_ && connection.is_there(); };
@@ -125,7 +132,11 @@ struct HttpServer::Parts {
 
     void bind();
     bool admit(const Request& request, Response& response) const;
+    void check_form(const Request& request) const;
+    template <typename Handle>
+    void answer(Response& response, Handle&& handle);
     httplib::Server::Handler guarded(Handler handler);
+    httplib::Server::HandlerWithContentReader guarded_body(Handler handler);
     void add_routes();
 };
 
@@ -137,9 +148,14 @@ void HttpServer::Parts::bind() {
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
     if (options.unix_socket.empty()) {
+        errno = 0;
         port = options.port == 0 ? server.bind_to_any_port(options.host) : options.port;
         const bool bound = options.port == 0 ? port > 0 : server.bind_to_port(options.host, port);
-        if (!bound) throw Error("cannot listen at " + options.host + " port " + std::to_string(options.port) + ": is the port taken (--port)?");
+        if (!bound) {
+            const bool known = errno == EADDRINUSE || errno == EADDRNOTAVAIL || errno == EACCES;
+            const std::string why = known ? std::strerror(errno) : "there is no such host";
+            throw Error("cannot listen at " + options.host + " port " + std::to_string(options.port) + ": " + why + " (--host, --port)");
+        }
         return;
     }
     if (options.unix_socket.size() >= sizeof sockaddr_un{}.sun_path) throw Error(options.unix_socket + ": the path is too long for a socket");
@@ -162,6 +178,7 @@ bool HttpServer::Parts::admit(const Request& request, Response& response) const 
         if (!origin_allowed(origin, host, options.cors_origin)) {
             throw ApiError(403, "web pages of other origins may not use this server (--cors)");
         }
+        check_form(request);
         if (request.method == "OPTIONS" || request.path == "/health") return true;
         if (options.dashboard && request.path == "/") return true;  // what it shows it asks for by itself, with a key
         const std::lock_guard lock(keys_mutex);
@@ -175,22 +192,64 @@ bool HttpServer::Parts::admit(const Request& request, Response& response) const 
     }
 }
 
-// A handler that runs when there is a model, and whose errors become answers.
+// What httplib would believe, or wait for.
+void HttpServer::Parts::check_form(const Request& request) const {
+    const bool known = request.method == "GET" || request.method == "HEAD" || request.method == "POST" || request.method == "OPTIONS";
+    if (!known) throw ApiError(405, "this server knows GET, HEAD, POST and OPTIONS");
+    const std::string length = request.get_header_value("Content-Length");
+    uint64_t bytes = 0;
+    const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), bytes);
+    if (!length.empty() && (error != std::errc() || end != length.data() + length.size())) {
+        throw ApiError(400, "Content-Length is no length");
+    }
+    if (bytes > options.max_body_bytes + kDropped) throw error_of(413);
+}
+
+// Errors become answers.
+template <typename Handle>
+void HttpServer::Parts::answer(Response& response, Handle&& handle) {
+    try {
+        const ModelService* const loaded = service.load(std::memory_order_acquire);
+        if (loaded == nullptr) throw ApiError(503, "Loading model", {}, "loading");
+        handle(*loaded);
+    } catch (const ApiError& error) {
+        send_error(response, error);
+    } catch (const Busy& busy) {
+        ApiError error(503, busy.what(), {}, "busy");
+        error.retry_after_s = busy.retry_after_s;
+        send_error(response, error);
+    } catch (const std::exception& error) {
+        send_error(response, ApiError(500, error.what()));
+    }
+}
+
+// A handler that runs when there is a model.
 httplib::Server::Handler HttpServer::Parts::guarded(Handler handler) {
     return [this, handler](const Request& request, Response& response) {
-        try {
-            const ModelService* const loaded = service.load(std::memory_order_acquire);
-            if (loaded == nullptr) throw ApiError(503, "Loading model", {}, "loading");
-            handler(*loaded, request, response);
-        } catch (const ApiError& error) {
-            send_error(response, error);
-        } catch (const Busy& busy) {
-            ApiError error(503, busy.what(), {}, "busy");
-            error.retry_after_s = busy.retry_after_s;
-            send_error(response, error);
-        } catch (const std::exception& error) {
-            send_error(response, ApiError(500, error.what()));
-        }
+        answer(response, [&](const ModelService& loaded) { handler(loaded, request, response); });
+    };
+}
+
+// One that takes a body. httplib would hold it to its limit by Content-Length alone, not as it is when it is unpacked or comes in
+// chunks, and forms, which curl calls what it sends, to a limit of its own.
+httplib::Server::HandlerWithContentReader HttpServer::Parts::guarded_body(Handler handler) {
+    return [this, handler](const Request& request, Response& response, const httplib::ContentReader& read) {
+        answer(response, [&](const ModelService& loaded) {
+            if (request.is_multipart_form_data()) throw ApiError(415, "the body must be JSON");
+            std::string body;
+            size_t bytes = 0;
+            const bool whole = read([&](const char* piece, size_t n) {
+                bytes += n;
+                if (bytes <= options.max_body_bytes) body.append(piece, n);
+                else body = {};
+                return bytes <= options.max_body_bytes + kDropped;
+            });
+            if (bytes > options.max_body_bytes) throw error_of(413);
+            if (!whole) throw error_of(response.status >= 400 ? response.status : 408);
+            // httplib's own, handed on as const, with a body that is ours to fill.
+            const_cast<Request&>(request).body = std::move(body);
+            handler(loaded, request, response);
+        });
     };
 }
 
@@ -203,12 +262,13 @@ void HttpServer::Parts::add_routes() {
     server.Get("/props", guarded(serve_props));
     server.Get("/slots", guarded(serve_slots));
     server.Get("/metrics", guarded(serve_metrics));
-    server.Post("/v1/chat/completions", guarded(serve_chat));
-    server.Post("/v1/completions", guarded(serve_completion));
-    server.Post("/v1/embeddings", guarded(serve_embeddings));
-    server.Post("/tokenize", guarded(serve_tokenize));
-    server.Post("/detokenize", guarded(serve_detokenize));
-    server.Post("/apply-template", guarded(serve_apply_template));
+    server.Post("/v1/chat/completions", guarded_body(serve_chat));
+    server.Post("/v1/completions", guarded_body(serve_completion));
+    server.Post("/v1/embeddings", guarded_body(serve_embeddings));
+    server.Post("/tokenize", guarded_body(serve_tokenize));
+    server.Post("/detokenize", guarded_body(serve_detokenize));
+    server.Post("/apply-template", guarded_body(serve_apply_template));
+    server.Post(".*", [](const Request&, Response& response, const httplib::ContentReader&) { send_error(response, error_of(404)); });
     if (options.dashboard) {
         server.Get("/", serve_dashboard_page);
         server.Get("/dashboard/map", guarded(serve_dashboard_map));
@@ -238,6 +298,7 @@ HttpServer::HttpServer(const ServerOptions& options) : parts_(std::make_unique<P
     server.set_read_timeout(static_cast<time_t>(options.timeout_s));
     server.set_payload_max_length(options.max_body_bytes);
     server.set_tcp_nodelay(!parts_->local);
+    parts_->server.waiting.most = threads / 2;
     parts_->add_routes();
     parts_->bind();
 }

@@ -4,6 +4,7 @@
 usage: serve_test.py WEIR MODEL     status 77 where the model is not here"""
 import base64
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
@@ -81,6 +82,11 @@ class Server:
 
     def slots(self):
         return [slot['is_processing'] for slot in self.ask('/slots')[1]]
+
+    def status(self, key):
+        """KiB, of /proc/PID/status"""
+        with open(f'/proc/{self.process.pid}/status') as status:
+            return int(re.search(rf'^{key}:\s+(\d+) kB', status.read(), re.M)[1])
 
     def wait_until(self, condition, seconds=30):
         end = time.monotonic() + seconds
@@ -215,6 +221,44 @@ def errors(server, say):
     say(server.ask('/v1/models', headers={'Origin': 'http://evil.example'})[0] == 403, 'a foreign Origin is refused')
 
 
+def bodies(server, say):
+    """A body is held to its limit however it comes, and none by another limit."""
+    def chunked(size):
+        connection = server.connection()
+        connection.request('POST', '/tokenize', iter([b'{"content": "'] + [b'x' * 65536] * (size // 65536) + [b'"}']))
+        return connection.getresponse().status
+    say((chunked(65536), chunked(3 << 20)) == (200, 413), 'in chunks')
+    packed = lambda size: server.ask('/tokenize', gzip.compress(b'{"content": "' + b'x' * size + b'"}'), {'Content-Encoding': 'gzip'})[0]
+    peak = server.status('VmHWM')
+    say((packed(1000), packed(3 << 20), packed(200 << 20)) == (200, 413, 413), 'packed')
+    say(server.status('VmHWM') - peak < 128 << 10, 'and takes no memory for it', (peak, server.status('VmHWM')))
+    form = server.ask('/tokenize', b'{"content": "' + b'x' * 20000 + b'"}', {'Content-Type': 'application/x-www-form-urlencoded'})
+    say(form[0] == 200, 'what calls itself a form', form)
+    parts = server.ask('/tokenize', b'--a--', {'Content-Type': 'multipart/form-data; boundary=a'})
+    say(parts[0] == 415, 'in parts', parts)
+    for length, wanted in (('-5', 400), ('ten', 400), ('99999999999999999999', 400), ('9999999999999', 413)):
+        connection = server.connection(20)
+        connection.putrequest('POST', '/tokenize')
+        connection.putheader('Content-Length', length)
+        connection.endheaders()
+        say(connection.getresponse().status == wanted, f'Content-Length: {length}')
+    say(server.send('PUT', '/tokenize', b'{}').status == 405 and server.send('POST', '/nothing', b'{}').status == 404, 'other methods and places')
+
+
+def crowd(server, say):
+    """Many who do not go on keep nobody out."""
+    held = []
+    for _ in range(60):
+        held.append(server.connection())
+        held[-1].connect()
+        held[-1].sock.sendall(b'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n')
+    begin = time.monotonic()
+    status = server.ask('/health')[0]
+    say(status == 200 and time.monotonic() - begin < 25, 'those who send nothing keep nobody out', (status, time.monotonic() - begin))
+    for connection in held:
+        connection.close()
+
+
 def disconnects(server, say):
     for what, body in (('stream', LONG), ('whole answer', {**LONG, 'stream': False})):
         connection = server.connection()
@@ -315,7 +359,7 @@ def main():
             say(False, check.__name__, repr(error) + ' ' + ''.join(server.log[-3:]))
 
     server = Server(weir, model, '--parallel', '2', '--queue', '1')
-    for check in (answers, endpoints, forms, embeddings, errors, disconnects, overload, rests):
+    for check in (answers, endpoints, forms, embeddings, errors, bodies, crowd, disconnects, overload, rests):
         run(check, server)
     run(drains, server)
     wide = Server(weir, model, '--parallel', '3')
