@@ -2,11 +2,13 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -23,10 +25,18 @@ struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// Of a table or a plan: one of a thousand layers has some hundred KiB.
+constexpr size_t kMostBytes = 16u << 20;
+
 std::string read_file(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
-    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    if (!in) throw std::runtime_error(path + ": cannot be read");
+    if (!in) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (std::filesystem::is_directory(path)) throw std::runtime_error(path + ": is a folder");
+    std::string text(kMostBytes + 1, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    if (in.bad()) throw std::runtime_error(path + ": cannot be read: " + std::strerror(errno));
+    text.resize(static_cast<size_t>(in.gcount()));
+    if (text.size() > kMostBytes) throw std::runtime_error(path + ": is larger than any table or plan (16 MiB): another file?");
     return text;
 }
 

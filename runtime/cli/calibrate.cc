@@ -129,8 +129,9 @@ int calibrate(Options o) {
             return signals.asked() == 0;
         });
         if (!done) {
-            complain("stopped; " + std::to_string(table.windows) + " of " + std::to_string(o.windows) +
-                     " windows are in " + o.output + ", the same command goes on from there");
+            complain(table.windows == 0 ? "stopped in the first window: nothing is kept"
+                                        : "stopped; " + std::to_string(table.windows) + " of " + std::to_string(o.windows) +
+                                              " windows are in " + o.output + ", the same command goes on from there");
             return 128 + signals.asked();
         }
         write_table(o.output, table);

@@ -114,6 +114,9 @@ class Chat {
         return true;
     }
 
+    // A message stayed without an answer.
+    bool failed() const { return failed_; }
+
   private:
     void reset() {
         conversation_.messages.clear();
@@ -191,6 +194,7 @@ class Chat {
         } catch (const Error& error) {
             conversation_.messages.pop_back();
             complain(error.what());
+            failed_ = true;
             return;
         }
         write_stdout("\n");
@@ -215,6 +219,7 @@ class Chat {
     Conversation conversation_;
     std::vector<TokenId> cached_;  // what the cache holds
     GenerateResult last_;
+    bool failed_ = false;
     size_t computed_ = 0;
 };
 
@@ -232,11 +237,12 @@ int chat(const RunOptions& o) {
     LoadedModel loaded(share, store_options, o.kv_type, chosen_kernels(), chosen_activations(o));
     const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, loaded.store.get());
     catch_interrupts();
-    if (::isatty(STDIN_FILENO) == 1) std::fputs(kHelp, stderr);
+    const bool talks = ::isatty(STDIN_FILENO) == 1;
+    if (talks) std::fputs(kHelp, stderr);
     Chat session(o, opened, loaded);
     while (session.turn()) {
     }
-    return 0;
+    return session.failed() && !talks ? 1 : 0;  // who talks has seen it
 }
 
 }  // namespace
@@ -249,6 +255,7 @@ Command add_chat(CLI::App& app) {
     parser->add_option("-n,--predict", options->n_tokens, "tokens of an answer at most, -1 until it ends")->capture_default_str()
         ->check(CLI::Range(-1LL, 1LL << 31));
     add_answer_options(*parser, options.get());
+    parser->remove_option(parser->get_option("--json"));
     return [options] { return chat(*options); };
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <random>
 
@@ -132,6 +134,7 @@ int run(RunOptions o) {
     generate_options.warmup_tokens = o.warmup_tokens;
     generate_options.adapt_threads = o.adapt_threads;
     bool output_ok = true;
+    int output_error = 0;  // errno, as it was then
     std::string answer;
     GenerateHooks hooks;
     hooks.stop = &stop_wanted;
@@ -139,6 +142,7 @@ int run(RunOptions o) {
     const auto say = [&](const std::string& piece) {
         answer += piece;
         if (!o.json) output_ok = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && std::fflush(stdout) == 0;
+        if (!output_ok) output_error = errno;
         return output_ok;
     };
     hooks.on_token = [&](TokenId id) { return say(stream.add(id)); };
@@ -167,11 +171,17 @@ int run(RunOptions o) {
 
     if (o.json) {
         output_ok = print_json(report);
+        if (!output_ok) output_error = errno;
     } else if (output_ok) {
         output_ok = std::fputc('\n', stdout) != EOF && std::fflush(stdout) == 0;
+        if (!output_ok) output_error = errno;
     }
     if (!o.quiet) print_statistics(report);
-    if (!output_ok) return 1;  // whoever read the text has gone: nothing to say to it
+    if (!output_ok) {
+        const bool gone = output_error == EPIPE || output_error == EBADF;  // whoever read the text: nothing to say to it
+        if (!gone) complain(std::string("cannot write to stdout: ") + std::strerror(output_error));
+        return 1;
+    }
     if (stop_signal != 0) return 128 + stop_signal;
     return 0;
 }

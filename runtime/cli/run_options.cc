@@ -86,12 +86,18 @@ void add_answer_options(CLI::App& parser, RunOptions* o) {
     const std::string sampling = "Sampling";
     parser.add_option("--temp", o->sampler.temperature, "temperature, 0 for greedy")->capture_default_str()->check(CLI::Range(0.0f, 100.0f))->group(sampling);
     parser.add_flag_callback("--greedy", [o] { o->sampler.temperature = 0; }, "the same as --temp 0")->group(sampling);
-    parser.add_option("--top-k", o->sampler.top_k, "0: off")->capture_default_str()->group(sampling);
+    parser.add_option("--top-k", o->sampler.top_k, "0: off")->capture_default_str()
+        ->check(CLI::Range(size_t{0}, size_t{1} << 30))->group(sampling);
     parser.add_option("--top-p", o->sampler.top_p, "1: off")->capture_default_str()->check(CLI::Range(0.0f, 1.0f))->group(sampling);
     parser.add_option("--min-p", o->sampler.min_p, "0: off")->capture_default_str()->check(CLI::Range(0.0f, 1.0f))->group(sampling);
     parser.add_option("--repeat-penalty", o->sampler.repeat_penalty, "1: off")->capture_default_str()->check(CLI::Range(0.01f, 100.0f))->group(sampling);
-    parser.add_option("--repeat-last-n", o->sampler.repeat_last_n, "tokens that are penalised")->capture_default_str()->group(sampling);
-    parser.add_option("--seed", o->seed, "of the draws (default: random, and reported)")->group(sampling);
+    parser.add_option("--repeat-last-n", o->sampler.repeat_last_n, "tokens that are penalised")->capture_default_str()
+        ->check(CLI::Range(size_t{0}, size_t{1} << 30))->group(sampling);
+    const auto seed = [o](int64_t value) {
+        if (value >= 0) o->seed = static_cast<uint64_t>(value);
+    };
+    parser.add_option_function<int64_t>("--seed", seed, "of the draws (default, and -1: random, and reported)")
+        ->check(CLI::Range(int64_t{-1}, INT64_MAX - 1))->type_name("N")->group(sampling);
     add_choice<bool>(parser, "--pressure", &o->pressure, {{"on", true}, {"off", false}},
                      "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
     parser.get_option("--pressure")->group(kMemory);

@@ -283,6 +283,15 @@ TEST_F(Run, NotANumberIsAnErrorThatNamesTheLayer) {
     EXPECT_THAT(e.err, HasSubstr("layer 1"));
 }
 
+TEST_F(Run, AnOutputThatCannotBeWrittenSaysSo) {
+    for (const char* const form : {"", " --json"}) {
+        const std::string line = std::string(WEIR_PROGRAM) + " run " + model_.path() + " -p a -n 2 -q" + form + " >/dev/full";
+        const Ended e = spawn({"/bin/sh", "-c", line});
+        expect_one_line(e, 1);
+        EXPECT_THAT(e.err, HasSubstr("cannot write to stdout: No space left"));
+    }
+}
+
 TEST_F(Run, AFullContextSaysSo) {
     const Ended e = spawn(command(model_.path(), {"-p", "a", "-n", "-1", "-c", "16", "--ignore-eos"}));
     EXPECT_EQ(e.status, 0) << e.err;
