@@ -70,7 +70,7 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--io", o->store.io, "auto, direct or buffered")->capture_default_str()->group(kMemory);
     parser.add_option("--trace-io", o->store.trace_io, "list every read of weights in a file: offset and bytes (uffd)")->type_name("FILE")->group(kMemory);
     parser.add_option("--io-limit-mbps", o->store.io_limit_mbps, "read weights no faster than N million bytes a second, as a slow disk would (uffd)")
-        ->type_name("N")->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}))->group(kMemory);
+        ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}))->group(kMemory);
 
     add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
                      "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");
