@@ -15,7 +15,9 @@ import tempfile
 FOLDERS = ('kernels', 'pager', 'schedtool', 'runtime', 'tests', 'bench')
 # Headers of one instruction set are compiled as its library is: by the compiler at hand where the machine is of that kind,
 # by Debian's cross compiler elsewhere, and not at all where there is none.
-ISA = {'kernels/avx2_': ('x86_64', ['-mavx2', '-mfma', '-mf16c']), 'kernels/neon_': ('aarch64', [])}
+ISA = {'kernels/avx2_': ('x86_64', ['-mavx2', '-mfma', '-mf16c']),
+       'kernels/dpbusd': ('x86_64', ['-mavx2', '-mfma', '-mf16c', '-mavxvnni']),
+       'kernels/neon_': ('aarch64', [])}
 FLAGS = ['-std=c++20', '-D_GNU_SOURCE', '-Wall', '-Wextra', '-Wpedantic', '-Werror', '-fsyntax-only']
 
 
