@@ -234,16 +234,18 @@ httplib::Server::Handler HttpServer::Parts::guarded(Handler handler) {
 // chunks, and forms, which curl calls what it sends, to a limit of its own.
 httplib::Server::HandlerWithContentReader HttpServer::Parts::guarded_body(Handler handler) {
     return [this, handler](const Request& request, Response& response, const httplib::ContentReader& read) {
+        // Before anything is said, or who still sends when we close loses what we said.
+        std::string body;
+        size_t bytes = 0;
+        const bool parts = request.is_multipart_form_data();  // httplib has another reader for them, and nobody here
+        const bool whole = parts || read([&](const char* piece, size_t n) {
+            bytes += n;
+            if (bytes <= options.max_body_bytes) body.append(piece, n);
+            else body = {};
+            return bytes <= options.max_body_bytes + kDropped;
+        });
         answer(response, [&](const ModelService& loaded) {
-            if (request.is_multipart_form_data()) throw ApiError(415, "the body must be JSON");
-            std::string body;
-            size_t bytes = 0;
-            const bool whole = read([&](const char* piece, size_t n) {
-                bytes += n;
-                if (bytes <= options.max_body_bytes) body.append(piece, n);
-                else body = {};
-                return bytes <= options.max_body_bytes + kDropped;
-            });
+            if (parts) throw ApiError(415, "the body must be JSON");
             if (bytes > options.max_body_bytes) throw error_of(413);
             if (!whole) throw error_of(response.status >= 400 ? response.status : 408);
             // httplib's own, handed on as const, with a body that is ours to fill.
