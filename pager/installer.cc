@@ -25,6 +25,19 @@ constexpr uint32_t kLastMemoryPauseUs = 50'000;
 constexpr unsigned kMaxRefusals = 8;
 constexpr uint8_t kMaxCleared = 3;
 
+// True where a page has no memory. A frame's pages are registered: the kernel's own read of an absent one would be a fault,
+// which only this thread could answer.
+bool lacks_pages(std::byte* from, size_t bytes) noexcept {
+    unsigned char present[256];
+    const size_t page = kernel_page_size();
+    for (size_t at = 0; at < bytes; at += sizeof present * page) {
+        const size_t length = std::min(sizeof present * page, bytes - at);
+        if (::mincore(from + at, length, present) != 0) return false;  // advice: copying says what is wrong
+        if (std::any_of(present, present + length / page, [](unsigned char p) { return (p & 1) == 0; })) return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 Installer::Installer(Uffd* uffd, size_t extent_bytes, bool copies, uint32_t patience_ms, Counters* counters)
@@ -38,6 +51,10 @@ Installer::Progress Installer::install(Job* job, std::byte* slot, std::byte* fra
     if (!copies_ && refusals_ >= kMaxRefusals) job->by_copy = true;
     for (;;) {
         const bool copy = copies_ || job->by_copy;
+        if (job->by_copy && lacks_pages(frame + job->done, extent_bytes_ - job->done)) {
+            (void)failed("copying it", "pages of its frame are gone");
+            return drop(slot, extent_bytes_) ? Progress::kLost : Progress::kFailed;
+        }
         const Outcome outcome = copy ? uffd_->copy(slot, frame, extent_bytes_, &job->done)
                                      : uffd_->move(slot, frame, extent_bytes_, &job->done);
         switch (outcome) {

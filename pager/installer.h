@@ -4,6 +4,7 @@
 // yet released) is tried again, and where it stays held, or moving fails altogether, this Extent is copied instead and its
 // frame stands empty until the pages move back: no memory more than before. No memory for page tables: again after a
 // pause, until the patience is spent. A page that is there already was given by nobody we know: dropped, and once more.
+// Where pages of the frame are gone, what was read is lost: whoever asked reads once more.
 // Evict. Move the pages back; where that fails they are dropped, and the frame has to be populated anew.
 //
 // Used by the pager's loop alone. No allocation, no lock.
@@ -29,7 +30,12 @@ class Installer {
         uint64_t due_ns = 0;    // when to try again
         uint32_t pause_us = 0;
     };
-    enum class Progress : uint8_t { kDone, kLater, kFailed };
+    enum class Progress : uint8_t {
+        kDone,
+        kLater,
+        kLost,  // the frame lacks pages; what came of it into the slot is dropped again
+        kFailed,
+    };
     enum class Eviction : uint8_t {
         kKept,    // the pages are in the frame again
         kHollow,  // the frame holds nothing and must be populated before use
@@ -44,7 +50,7 @@ class Installer {
     // On the rung that copies, frame is nullptr and the pages are dropped.
     Eviction evict(std::byte* slot, std::byte* frame) noexcept;
 
-    // After kFailed: the step and the reason.
+    // After kLost and kFailed: the step and the reason.
     const char* failed_step() const { return failed_step_; }
     const char* failed_reason() const { return failed_reason_; }
 

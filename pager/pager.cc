@@ -258,6 +258,9 @@ void Pager::look_after() {
         std::string("pages could not be moved (") + std::strerror(c.move_error.load(relaxed)) + "): going on by copying them");
     say(4, c.restored.load(relaxed),
         "the userfaultfd was closed by another part of the process: going on with a second descriptor");
+    say(32, c.lost_frames.load(relaxed),
+        "an Extent was read once more: pages of its frame were gone before they could be installed (" +
+            std::string(std::strerror(c.move_error.load(relaxed))) + ")");
     const int error = loop_->pool().error();
     if (error != 0 && !failed() && !loop_->copies()) {
         const size_t had = loop_->pool().backed();
@@ -311,6 +314,7 @@ PagerStats Pager::stats() const {
     s.restored = c.restored.load(relaxed);
     s.copied_moves = c.copied_moves.load(relaxed);
     s.hollow_frames = c.hollow_frames.load(relaxed);
+    s.lost_frames = c.lost_frames.load(relaxed);
     s.peak_frames = c.peak_frames.load(relaxed);
     for (const WorkerSlot& worker : shared_->workers) s.waits += worker.waits.load(relaxed);
     s.stall_us = stall_us();

@@ -92,6 +92,7 @@ struct PagerStats {
     uint64_t buffered_rereads = 0;  // of these, through the page cache
     uint64_t copied_moves = 0;      // Extents that were copied into place because they could not be moved
     uint64_t hollow_frames = 0;     // frames populated anew because pages could not be moved back
+    uint64_t lost_frames = 0;       // Extents read once more because pages of their frame were gone before they were installed
     uint64_t restored = 0;          // stray closes of the uffd's descriptor that were made good
     uint64_t read_pauses = 0;       // reads that the kernel had no room for and that went again after a pause
     size_t pinned_extents = 0;

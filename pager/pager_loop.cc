@@ -25,6 +25,8 @@ constexpr size_t kMaxReading = 16;
 constexpr size_t kMaxPlanItems = 4 << 10;
 // The kernel refuses to wake only for a bad range; an error that passes is somebody's filter on system calls.
 constexpr int kMaxWakes = 3;
+// Frames in a row that may lose pages between read and install. Nothing that we know of takes them; it has been seen.
+constexpr unsigned kMaxLosses = 8;
 // Frames that may be wanted beyond one per Extent: staging, where install copies.
 constexpr size_t kSpareFrames = 16;
 
@@ -439,7 +441,11 @@ void PagerLoop::install(Installer::Job job) noexcept {
         return;
     }
     --reading_;
-    if (progress == Installer::Progress::kFailed) {
+    if (progress == Installer::Progress::kLost && ++losses_ <= kMaxLosses) {
+        read_again(extent);
+        return;
+    }
+    if (progress != Installer::Progress::kDone) {
         fail("installing Extent %u: %s failed: %s", extent, installer_->failed_step(), installer_->failed_reason());
         return;
     }
@@ -452,8 +458,21 @@ void PagerLoop::install(Installer::Job job) noexcept {
         shared_->faults_open.fetch_sub(1, std::memory_order_relaxed);
         add(shared_->counters.fault_ns, monotonic_ns() - fault_since_ns_[extent]);
     }
+    losses_ = 0;
     add(shared_->counters.installs, 1);
     set_state(extent, kPresent);
+}
+
+// Its frame lacks pages: the pool populates that one anew, and another one takes the Extent.
+void PagerLoop::read_again(uint32_t extent) noexcept {
+    add(shared_->counters.lost_frames, 1);
+    std::erase_if(ring_, [extent](const Resident& r) { return r.extent == extent; });
+    shared_->counters.frames_in_use.store(--frames_in_use_, std::memory_order_relaxed);
+    pool_->give(frame_of_[extent]);
+    --frames_;
+    frame_of_[extent] = kNoFrame;
+    set_state(extent, kAbsent);
+    demand(extent, false);  // who sleeps in a fault on it sleeps on
 }
 
 void PagerLoop::retry_installs() noexcept {

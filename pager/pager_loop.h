@@ -88,6 +88,7 @@ class PagerLoop {
 
     // What becomes of an Extent
     void install(Installer::Job job) noexcept;
+    void read_again(uint32_t extent) noexcept;
     void evict(uint32_t extent) noexcept;
     void retry_installs() noexcept;
 
@@ -135,6 +136,7 @@ class PagerLoop {
     size_t groups_reading_ = 0;
     size_t frames_in_use_ = 0;
     uint64_t seen_mail_ = 0;
+    unsigned losses_ = 0;                     // frames in a row whose pages were gone before they were installed
     uint32_t restored_ = 0;                   // stray closes of the uffd that the queue knows of
 };
 

@@ -37,7 +37,7 @@ struct alignas(64) WorkerSlot {
 struct Counters {
     std::atomic<uint64_t> bytes_read{0}, reads{0}, faults{0}, fault_ns{0}, installs{0}, evictions{0}, dropped{0},
         busy_retries{0}, lost_plans{0}, read_retries{0}, buffered_rereads{0}, read_pauses{0}, copied_moves{0},
-        hollow_frames{0};
+        hollow_frames{0}, lost_frames{0};
     std::atomic<uint64_t> busy_ns{0}, extent_ns{0};  // time with reads under way, and that time times their number
     std::atomic<uint64_t> group_ns{0};               // time with groups being read
     std::atomic<size_t> peak_frames{0};

@@ -349,7 +349,7 @@ class PagedStore : public StoreBase {
         s.extents_in_flight = p.extents_in_flight;
         s.read_retries = p.read_retries;
         s.buffered_rereads = p.buffered_rereads;
-        s.copied_moves = p.copied_moves + p.hollow_frames;
+        s.copied_moves = p.copied_moves + p.hollow_frames + p.lost_frames;
         if (slots_ != nullptr) {
             s.experts.uses = p.groups.uses;
             s.experts.here = p.groups.here;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
@@ -100,6 +101,45 @@ TEST_F(IoctlFaults, WhatCannotGoOnEndsInOneText) {
     if (!moves_) return;
     fails(Call::kMove, ENOMEM, InstallRung::kMove, "moving it failed: Cannot allocate memory");
     fails(Call::kMove, ESRCH, InstallRung::kMove, "the process is ending");
+}
+
+// Pages that vanish from a frame before it is moved: absent for the move and, by a fault of the kernel's own, for a copy.
+TEST_F(IoctlFaults, AFrameThatLostPagesIsReadOnceMore) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here";
+    const auto losing = [&](Nth when) {
+        return [this, when](int fd, unsigned long request, void* argument) -> int {
+            if (_IOC_NR(request) != static_cast<unsigned>(Call::kMove) || !when.hits(++count_))
+                return ::ioctl(fd, request, argument);
+            const uint64_t page = pager::page_size();  // of uffdio_move: the source's last page
+            const auto* const words = static_cast<uint64_t*>(argument);
+            (void)::madvise(reinterpret_cast<void*>(words[1] + words[2] - page), page, MADV_DONTNEED);
+            return ::ioctl(fd, request, argument);
+        };
+    };
+    for (const bool gates : {true, false}) {
+        count_ = 0;
+        PagerOptions count = options();
+        count.install = InstallRung::kMove;
+        count.gates = gates;
+        count.ioctl_call = losing({UINT64_MAX, false});
+        ASSERT_TRUE(walk(std::move(count)));
+        EXPECT_EQ(stats_.lost_frames, 0u);
+        uint64_t lost = 0;
+        const uint64_t calls = count_;
+        for (uint64_t nth = 1; nth <= calls; nth += 3) {
+            for (const bool for_good : {false, true}) {
+                count_ = 0;
+                PagerOptions o = options();
+                o.install = InstallRung::kMove;
+                o.gates = gates;
+                o.ioctl_call = losing({nth, for_good});
+                ASSERT_TRUE(walk(std::move(o))) << "call " << nth << ": " << failure_;
+                EXPECT_LE(stats_.lost_frames, for_good ? kExtents : 1);
+                lost += stats_.lost_frames;
+            }
+        }
+        EXPECT_GT(lost, calls / 9) << "two runs in three calls, and a third of the moves installs at least";
+    }
 }
 
 TEST_F(IoctlFaults, RegistrationThatFails) {
