@@ -55,6 +55,8 @@ ModelFile::ModelFile(const std::string& path, const std::string& pre_tokenizer)
     : file(GgufFile::open(path)), config(read_config(file)), tokenizer(Tokenizer::from_gguf(file, pre_tokenizer)) {}
 
 Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare> models) {
+    if (mode == PagingMode::kResident && o.weights_ram)
+        throw UsageError("--paging resident keeps all weights in memory, and --weights-ram asks for less: give one");
     if (mode == PagingMode::kMmap && (o.ram || o.weights_ram))
         std::fprintf(stderr, "%sweir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n",
                      severity_prefix(Severity::kNotice));

@@ -8,9 +8,9 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/option_checks.h"
 #include "runtime/cli/perplexity_report.h"
 #include "runtime/cli/terminal.h"
-#include "runtime/cli/whole_number.h"
 #include "runtime/error.h"
 
 namespace weir {

@@ -17,10 +17,10 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/option_checks.h"
 #include "runtime/cli/plan_report.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/terminal.h"
-#include "runtime/cli/whole_number.h"
 #include "runtime/engine/expert_groups.h"
 #include "runtime/engine/expert_trace.h"
 #include "runtime/engine/paging_shape.h"
@@ -341,9 +341,9 @@ Command add_plan(CLI::App& app) {
                                               "shares of the budget in per cent for activations with the KV cache and for weights: what that would cost")
         ->type_name("A,W");
     command->add_option("--device-gbps", options->device_gbps, "speed of the device in GB/s (default: measured on the file)")
-        ->check(CLI::Range(0.001, 1000.0));
+        ->check(number(0.001, 1000));
     command->add_option("--expert-skew", options->expert_skew, "Zipf's exponent of how unevenly routers choose experts (default: 0, evenly)")
-        ->check(CLI::Range(0.0, 10.0));
+        ->check(number(0, 10));
     command->add_option("--expert-trace", options->expert_trace, "routing as weir run --trace-experts recorded it, instead")->type_name("FILE");
     command->add_flag("--json", options->json, "one JSON object instead of text");
     return [options] { return plan(*options); };

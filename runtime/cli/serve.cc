@@ -19,6 +19,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/option_checks.h"
 #include "runtime/cli/option_layers.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
@@ -328,7 +329,7 @@ Command add_serve(CLI::App& app) {
         ->capture_default_str()->check(CLI::Range(0u, 1u << 24))->group(service);
     parser->add_option("--baseline-perplexity", o->watch.baseline_perplexity,
                        "of prompts, which drift is measured from (default: that of the first prompts)")
-        ->check(CLI::PositiveNumber)->group(service);
+        ->check(number(1, 1e9))->group(service);
     parser->add_option("--recalibrate", o->watch.recalibrate, "command to run when perplexity of prompts is 5 % above it")
         ->type_name("COMMAND")->group(service);
     parser->add_flag("--dashboard,!--no-dashboard", o->server.dashboard, "a page at / that shows where the bytes are, with a chat (on by default)")

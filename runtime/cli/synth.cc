@@ -8,9 +8,9 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
+#include "runtime/cli/option_checks.h"
 #include "runtime/cli/size_arg.h"
 #include "runtime/cli/terminal.h"
-#include "runtime/cli/whole_number.h"
 #include "runtime/error.h"
 #include "runtime/model/architecture.h"
 #include "runtime/model/printable.h"

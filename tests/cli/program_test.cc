@@ -124,6 +124,9 @@ TEST_F(Program, PlanTellsWhatARunWillTake) {
     EXPECT_GT(j["ram_for_all_bytes"], j["plan"]["ram_bytes"]);
     EXPECT_FALSE(j["more_ram"].empty());
     expect_refusal(with({"--ram", "8M"}), 2, "does not hold");
+    for (const char* speed : {"nan", "0", "1e9", "fast"})
+        expect_refusal(weir({"plan", model, "--device-gbps", speed}), 2, "is no number from 0.001 to 1000");
+    expect_refusal(weir({"run", model, "-p", "a", "--paging", "resident", "--weights-ram", "50%"}), 2, "give one");
     expect_refusal(with({"--tiers", "60"}), 2, "60,25");
     expect_refusal(with({"--tiers", "60,50"}), 2, "60,25");
     expect_refusal(with({"--cache-type-k", "q8"}), 2, "f16");
