@@ -51,7 +51,8 @@ phase() {
     say "== $what: built after $((SECONDS - start)) s; testing"
     # meson reads the results of a program that crashed out of what an earlier run left here.
     rm -f "$folder"/*.xml "$folder"/meson-logs/testlog*
-    "${runner[@]}" meson test -C "$folder" --no-rebuild --print-errorlogs "${@/#/--suite=}" </dev/null || true
+    # Limits are there for what hangs: a sanitizer on a machine with much else to do is no hang.
+    "${runner[@]}" meson test -C "$folder" --no-rebuild --timeout-multiplier 4 --print-errorlogs "${@/#/--suite=}" </dev/null || true
     if [[ ${UFFD_TESTS-} == required && ($# == 0 || " $* " == *" live "*) ]]; then counted+=(--must-run live); fi
     counted+=("$folder")
     say "== $what: $((SECONDS - start)) s"
