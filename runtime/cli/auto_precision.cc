@@ -18,7 +18,15 @@ constexpr size_t kRungs = 8;
 // Nats, predicted: beyond it a plan is worse than most uses bear.
 constexpr double kMostKl = 0.1;
 
-std::vector<sched::RatedPlan> read_ladder(const RunOptions& o, const ModelFile& model) {
+sched::PlanMemory read_memory(const std::string& path) {
+    struct stat there {};
+    if (path.empty() || ::stat(path.c_str(), &there) != 0) return sched::PlanMemory();
+    return sched::PlanMemory::parse(read_text(path, "the memory of plans"), path);
+}
+
+}  // namespace
+
+std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile& model) {
     if (model.file.native() == nullptr)
         throw UsageError(
             "--precision auto: " + o.model +
@@ -35,14 +43,6 @@ std::vector<sched::RatedPlan> read_ladder(const RunOptions& o, const ModelFile& 
     return sched::make_ladder(sched::pareto_list(table), kRungs, kMostKl);
 }
 
-sched::PlanMemory read_memory(const std::string& path) {
-    struct stat there {};
-    if (path.empty() || ::stat(path.c_str(), &there) != 0) return sched::PlanMemory();
-    return sched::PlanMemory::parse(read_text(path, "the memory of plans"), path);
-}
-
-}  // namespace
-
 double AutoReport::mean_bytes() const {
     double bytes = 0;
     uint64_t tokens = 0;
@@ -56,7 +56,7 @@ double AutoReport::mean_bytes() const {
 AutoPrecision::AutoPrecision(const RunOptions& o, const ModelFile& model)
     : memory_path_(o.plan_memory),
       trace_path_(o.trace_precision),
-      ladder_(read_ladder(o, model)),
+      ladder_(chosen_ladder(o, model)),
       memory_(read_memory(o.plan_memory)) {
     for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
     if (trace_path_.empty()) return;

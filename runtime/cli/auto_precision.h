@@ -32,6 +32,9 @@ struct AutoReport {
     double mean_bytes() const;
 };
 
+// The plans that it moves along, finest first: from the table that options name, or the one beside the file.
+std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& options, const ModelFile& model);
+
 class AutoPrecision {
   public:
     // Reads the table and the memory of prompts.

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <memory>
 
+#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
+#include "runtime/cli/ladder_trace.h"
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/option_checks.h"
 #include "runtime/cli/perplexity_report.h"
@@ -27,7 +29,8 @@ constexpr size_t kLogitBytes = 32u << 20;
 struct Options {
     RunOptions run;
     std::string reference;
-    size_t windows = 0;  // 0: all
+    std::string trace_tokens;  // file to record every plan of --precision auto in, token by token
+    size_t windows = 0;        // 0: all
 };
 
 std::vector<TokenId> ids_of(const ModelFile& model, const std::string& text, size_t window) {
@@ -51,6 +54,11 @@ void check_pair(const ModelFile& model, const ModelFile& reference, const std::s
 
 int perplexity(const Options& options) {
     const RunOptions& o = options.run;
+    const bool traces = !options.trace_tokens.empty();
+    if (traces && options.reference.empty()) throw UsageError("--trace-tokens records distances: it takes --kl REF_MODEL");
+    if (traces && (o.precision || !o.precision_plan.empty()))
+        throw UsageError("--trace-tokens goes through the plans of --precision auto: no --precision and no --precision-plan beside it");
+    if (!traces && !o.sensitivity.empty()) throw UsageError("--sensitivity belongs to --trace-tokens");
     const kernels::KernelSet& kernels = chosen_kernels();
     const ModelFile model(o.model, o.pre_tokenizer);
     std::optional<ModelFile> reference;
@@ -79,7 +87,14 @@ int perplexity(const Options& options) {
     const size_t rows = std::clamp<size_t>(kLogitBytes / sizeof(float) / model.config.n_vocab, 1, std::min(report.batch, scored_per_window(o.context)));
     const BufferShape shape = {report.batch, rows, o.context, report.threads};
     std::vector<ModelShare> shares = {{&model, shape}};
-    shares[0].plans = chosen_plans(o, model.file, model.config);
+    std::vector<sched::RatedPlan> ladder;
+    if (traces) {
+        ladder = chosen_ladder(o, model);
+        for (const sched::RatedPlan& rated : ladder) shares[0].plans.push_back(rated.plan);
+        shares[0].beside_bytes = LadderProbe::bytes(o.context, model.config.n_vocab, ladder.size());
+    } else {
+        shares[0].plans = chosen_plans(o, model.file, model.config);
+    }
     if (reference) shares.push_back({&*reference, shape});
     std::string fallback;
     const StoreOptions paging = chosen_paging(o, &fallback);
@@ -94,7 +109,20 @@ int perplexity(const Options& options) {
 
     const StopSignals signals;
     const auto begin = Clock::now();
-    {
+    const auto left = [&](size_t done) {
+        const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
+        return format_fixed(spent / static_cast<double>(done) * static_cast<double>(n_windows - done), 0) + " s left";
+    };
+    LadderTrace trace{ladder, {}};
+    if (traces) {
+        LadderProbe probe({&loaded.forward, &loaded.cache}, *loaded.store, ladder, *truth_reader, loaded.team, o.context,
+                          model.config.n_vocab, rows);
+        ProgressLine progress;
+        trace_ladder(options.trace_tokens, probe, std::span<const TokenId>(ids).first(n_windows * o.context), o.context, [&](size_t i) {
+            if (i > 0 && progress.due()) progress.show("window " + std::to_string(i + 1) + " of " + std::to_string(n_windows) + ", " + left(i));
+            return signals.asked() == 0;
+        }, &trace);
+    } else {
         ProgressLine progress;
         double sum = 0;
         for (size_t i = 0; i < n_windows; ++i) {
@@ -102,10 +130,8 @@ int perplexity(const Options& options) {
             score_window(window, {&loaded.forward, &loaded.cache}, truth_reader, loaded.team, rows, i + 1 < n_windows, &report.windows[i]);
             sum += mean_surprise(report.windows[i]);
             if (progress.due()) {
-                const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
-                const double left = spent / static_cast<double>(i + 1) * static_cast<double>(n_windows - i - 1);
                 progress.show("window " + std::to_string(i + 1) + " of " + std::to_string(n_windows) + ", perplexity so far " +
-                              format_fixed(std::exp(sum / static_cast<double>(i + 1)), 2) + ", " + format_fixed(left, 0) + " s left");
+                              format_fixed(std::exp(sum / static_cast<double>(i + 1)), 2) + ", " + left(i + 1));
             }
             if (signals.asked() != 0) break;
         }
@@ -113,6 +139,10 @@ int perplexity(const Options& options) {
     if (signals.asked() != 0) {
         complain("stopped before the last window");
         return 128 + signals.asked();
+    }
+    if (traces) {
+        write_stdout(o.json ? ladder_json(trace, o.model, options.reference) : ladder_text(trace));
+        return 0;
     }
     report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     report.store = loaded.store->stats();
@@ -130,6 +160,10 @@ Command add_perplexity(CLI::App& app) {
     command->add_option("-f,--file", run.prompt_file, "the text, - for standard input")->required()->type_name("FILE");
     command->add_option("--kl", options->reference, "a model of the same vocabulary that reads along with float activations: KL divergence from it")
         ->type_name("REF_MODEL");
+    command->add_option("--trace-tokens", options->trace_tokens,
+                        "with --kl: each plan of --precision auto on each token, recorded for weir-sched fit")->type_name("FILE");
+    command->add_option("--sensitivity", run.sensitivity, "of --trace-tokens: the table (default: MODEL.sensitivity.json, by weir calibrate)")
+        ->type_name("FILE");
     command->add_option("-c,--ctx-size", run.context, "tokens of a window, of which the second half is scored")->capture_default_str()
         ->check(whole_number(kLeastWindow, 1u << 24));
     command->add_option("--windows,--chunks", options->windows, "of the text, from its start (default: all)")->check(whole_number(1, UINT32_MAX));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -198,7 +199,7 @@ TEST_F(Convert, DraftsGiveTheSameAnswer) {
 TEST_F(Convert, CalibratesPlansAndAdapts) {
     convert();
     const std::string text = native_ + ".txt", table = native_ + ".sensitivity.json", plan = native_ + ".plan", memory = native_ + ".memory",
-                      trace = native_ + ".trace";
+                      trace = native_ + ".trace", token_trace = native_ + ".tokens";
     {
         std::ofstream out(text);
         for (int i = 0; i < 400; ++i) out << "abc ba" << (i * i % 7) << " ";
@@ -243,6 +244,18 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     EXPECT_LE(second["switches"], first["switches"]);
     EXPECT_THAT(read_file(trace), HasSubstr("# rung 0: "));
 
+    const std::vector<std::string> traced = {"perplexity", native_, "-f", text, "-c", "32", "--windows", "3", "--paging", "resident", "--trace-tokens", token_trace};
+    expect_one_line(weir(traced), 2, "--kl");
+    std::vector<std::string> compared = traced;
+    compared.insert(compared.end(), {"--kl", model_.path(), "--json"});
+    const json ladder = json::parse(weir(compared).out, nullptr, false)["plans"];
+    ASSERT_EQ(ladder.size(), first["auto"].size());
+    for (size_t p = 0; p < ladder.size(); ++p) EXPECT_EQ(ladder[p]["bytes"], first["auto"][p]["bytes"]);
+    const std::string lines = read_file(token_trace);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 3 * 15);
+    compared.insert(compared.end(), {"--precision", "4"});
+    expect_one_line(weir(compared), 2, "no --precision");
+
     std::vector<std::string> elsewhere = run;
     elsewhere.insert(elsewhere.end(), {"--sensitivity", text});
     expect_one_line(weir(elsewhere), 1, "is no table");
@@ -254,7 +267,7 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     ASSERT_EQ(weir({"convert", model_.path(), native_, "--force", "--calibration", text, "--calibration-tokens", "512"}).status, 0);
     EXPECT_EQ(weir({"verify", native_}).status, 0);
     expect_one_line(weir(run), 1, "was measured on another model");
-    for (const std::string& path : {text, table, plan, memory, trace}) fs::remove(path);
+    for (const std::string& path : {text, table, plan, memory, trace, token_trace}) fs::remove(path);
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+#include "runtime/engine/ladder_probe.h"
+
+#include <algorithm>
+
+#include "runtime/engine/generate.h"
+
+namespace weir {
+
+LadderProbe::LadderProbe(Reader model, WeightStore& store, std::span<const sched::RatedPlan> plans, Reader reference,
+                         Team& team, size_t window, size_t n_vocab, size_t rows)
+    : model_(model),
+      reference_(reference),
+      store_(store),
+      plans_(plans),
+      team_(team),
+      n_vocab_(n_vocab),
+      rows_(rows),
+      truth_(scored_per_window(window) * n_vocab),
+      truth_sum_(scored_per_window(window)),
+      found_(scored_per_window(window) * plans.size()) {}
+
+uint64_t LadderProbe::bytes(size_t window, size_t n_vocab, size_t n_plans) {
+    return scored_per_window(window) *
+           (n_vocab * sizeof(float) + sizeof(double) + n_plans * sizeof(sched::TokenAtPlan));
+}
+
+void LadderProbe::prefill(Reader reader, std::span<const TokenId> ids) {
+    reader.cache->set_length(0);
+    for (size_t at = 0, n = 0; at < ids.size(); at += n) {
+        n = std::min(reader.forward->max_batch(), ids.size() - at);
+        reader.forward->pass(ids.subspan(at, n), 0, true);
+    }
+}
+
+// The team shares out the rows: row(place, logits).
+template <typename Row>
+void LadderProbe::read(Reader reader, std::span<const TokenId> ids, const Row& row) {
+    for (size_t at = 0, n = 0; at < ids.size(); at += n) {
+        n = std::min(rows_, ids.size() - at);
+        const std::span<const float> logits = reader.forward->pass(ids.subspan(at, n), n, true);
+        team_.run([&](size_t worker) {
+            for (size_t t = worker; t < n; t += team_.size()) row(at + t, logits.subspan(t * n_vocab_, n_vocab_));
+        });
+    }
+}
+
+std::span<const sched::TokenAtPlan> LadderProbe::score(std::span<const TokenId> ids) {
+    const size_t first = ids.size() / 2;
+    const std::span<const TokenId> prompt = ids.first(first), rest = ids.subspan(first, truth_sum_.size());
+    prefill(reference_, prompt);
+    read(reference_, rest, [&](size_t place, std::span<const float> logits) {
+        std::copy(logits.begin(), logits.end(), truth_.begin() + static_cast<std::ptrdiff_t>(place * n_vocab_));
+        truth_sum_[place] = log_sum_exp(logits);
+    });
+    for (size_t p = 0; p < plans_.size(); ++p) {
+        // A ring of a sliding window may not reach back so far.
+        if (p == 0 || !model_.cache->holds(first)) {
+            store_.use_plan(plans_.front().plan);
+            prefill(model_, prompt);
+        }
+        model_.cache->set_length(first);
+        store_.use_plan(plans_[p].plan);
+        read(model_, rest, [&](size_t place, std::span<const float> logits) {
+            const TokenSignal signal = signal_of(place, logits);
+            const std::span<const float> truth(truth_.data() + place * n_vocab_, n_vocab_);
+            found_[place * plans_.size() + p] = {{signal.entropy, signal.margin},
+                                                 kl_divergence(truth, truth_sum_[place], logits, log_sum_exp(logits))};
+        });
+    }
+    return found_;
+}
+
+}  // namespace weir
