@@ -1,5 +1,6 @@
 #include "schedtool/token_trace.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <stdexcept>

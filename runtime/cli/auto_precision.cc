@@ -13,8 +13,6 @@
 namespace weir {
 namespace {
 
-// Few enough that a switch means something, enough to follow a signal.
-constexpr size_t kRungs = 8;
 // Nats, predicted: beyond it a plan is worse than most uses bear.
 constexpr double kMostKl = 0.1;
 
@@ -26,7 +24,7 @@ sched::PlanMemory read_memory(const std::string& path) {
 
 }  // namespace
 
-std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile& model) {
+std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile& model, size_t rungs) {
     if (model.file.native() == nullptr)
         throw UsageError(
             "--precision auto: " + o.model +
@@ -40,7 +38,7 @@ std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile
     if (table.model != native_fingerprint(*model.file.native()) || table.n_layers() != model.config.n_layers)
         throw Error(path + ": was measured on another model than " + o.model + "; weir calibrate it anew");
     if (table.windows == 0) throw Error(path + ": holds no window yet; weir calibrate goes on with it");
-    return sched::make_ladder(sched::pareto_list(table), kRungs, kMostKl);
+    return sched::make_ladder(sched::pareto_list(table), rungs, kMostKl);
 }
 
 double AutoReport::mean_bytes() const {

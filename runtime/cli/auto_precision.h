@@ -32,8 +32,10 @@ struct AutoReport {
     double mean_bytes() const;
 };
 
+// Few enough that a switch means something, enough to follow a signal.
+constexpr size_t kRungs = 8;
 // The plans that it moves along, finest first: from the table that options name, or the one beside the file.
-std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& options, const ModelFile& model);
+std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& options, const ModelFile& model, size_t rungs = kRungs);
 
 class AutoPrecision {
   public:

@@ -26,11 +26,15 @@ constexpr size_t kUsualWindow = 512;
 // the weights; a small one is scored in a single pass.
 constexpr size_t kLogitBytes = 32u << 20;
 
+// Of a trace: each is a pass over every window.
+constexpr size_t kMostTracePlans = 64;
+
 struct Options {
     RunOptions run;
     std::string reference;
     std::string trace_tokens;  // file to record every plan of --precision auto in, token by token
-    size_t windows = 0;        // 0: all
+    size_t trace_plans = kRungs;
+    size_t windows = 0;  // 0: all
 };
 
 std::vector<TokenId> ids_of(const ModelFile& model, const std::string& text, size_t window) {
@@ -89,7 +93,7 @@ int perplexity(const Options& options) {
     std::vector<ModelShare> shares = {{&model, shape}};
     std::vector<sched::RatedPlan> ladder;
     if (traces) {
-        ladder = chosen_ladder(o, model);
+        ladder = chosen_ladder(o, model, options.trace_plans);
         for (const sched::RatedPlan& rated : ladder) shares[0].plans.push_back(rated.plan);
         shares[0].beside_bytes = LadderProbe::bytes(o.context, model.config.n_vocab, ladder.size());
     } else {
@@ -162,6 +166,8 @@ Command add_perplexity(CLI::App& app) {
         ->type_name("REF_MODEL");
     command->add_option("--trace-tokens", options->trace_tokens,
                         "with --kl: each plan of --precision auto on each token, recorded for weir-sched fit")->type_name("FILE");
+    command->add_option("--trace-plans", options->trace_plans, "of --trace-tokens: so many plans of the list, instead of those of auto")
+        ->capture_default_str()->check(whole_number(2, kMostTracePlans));
     command->add_option("--sensitivity", run.sensitivity, "of --trace-tokens: the table (default: MODEL.sensitivity.json, by weir calibrate)")
         ->type_name("FILE");
     command->add_option("-c,--ctx-size", run.context, "tokens of a window, of which the second half is scored")->capture_default_str()
