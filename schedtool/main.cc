@@ -10,9 +10,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "schedtool/fit_report.h"
 #include "schedtool/pareto.h"
 #include "schedtool/plan.h"
 #include "schedtool/sensitivity.h"
@@ -25,18 +27,19 @@ struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Of a table or a plan: one of a thousand layers has some hundred KiB.
-constexpr size_t kMostBytes = 16u << 20;
+// Of a table or a plan: one of a thousand layers has some hundred KiB. A trace has some 200 bytes a token and plan.
+constexpr size_t kMostBytes = 16u << 20, kMostTraceBytes = 64u << 20;
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, size_t most = kMostBytes) {
     std::ifstream in(path, std::ios::binary);
     if (!in) throw std::runtime_error(path + ": " + std::strerror(errno));
     if (std::filesystem::is_directory(path)) throw std::runtime_error(path + ": is a folder");
-    std::string text(kMostBytes + 1, '\0');
+    std::string text(most + 1, '\0');
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     if (in.bad()) throw std::runtime_error(path + ": cannot be read: " + std::strerror(errno));
     text.resize(static_cast<size_t>(in.gcount()));
-    if (text.size() > kMostBytes) throw std::runtime_error(path + ": is larger than any table or plan (16 MiB): another file?");
+    if (text.size() > most)
+        throw std::runtime_error(path + ": is larger than what it is taken for may be (" + std::to_string(most >> 20) + " MiB): another file?");
     return text;
 }
 
@@ -149,6 +152,23 @@ int check(const std::string& path) {
     return 0;
 }
 
+TokenTrace read_tokens(const std::string& path) { return read_trace(read_file(path, kMostTraceBytes), path); }
+
+struct FitOptions {
+    std::string trace, held_out;
+    unsigned long long bytes = 0;
+    bool json = false;
+};
+
+int fit(const FitOptions& o) {
+    const TokenTrace trace = read_tokens(o.trace);
+    std::optional<TokenTrace> held_out;
+    if (!o.held_out.empty()) held_out = read_tokens(o.held_out);
+    const FitReport report = fit_report(trace, held_out ? &*held_out : nullptr, o.bytes, o.held_out);
+    std::fputs((o.json ? fit_json(report) : fit_text(report)).c_str(), stdout);
+    return 0;
+}
+
 int run(int argc, char** argv) {
     CLI::App app("Looks at what bits cost, and plans which to read.", "weir-sched");
     app.require_subcommand(1);
@@ -169,6 +189,13 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({2, 3, 4, 6, 8}));
     plans->add_option("--prior", options.prior, "the plan of usual practice, by its number from 0, finest first")
         ->check(CLI::Range(0, 99));
+    FitOptions fitted;
+    CLI::App* const fits = app.add_subcommand("fit", "fit the thresholds of --precision auto, and say what they are worth");
+    fits->add_option("trace", fitted.trace, "of a calibration text, by weir perplexity --kl REF --trace-tokens")->required()->type_name("TRACE");
+    fits->add_option("--held-out", fitted.held_out, "another of a text that nothing was fitted to, for the figures")->type_name("TRACE");
+    fits->add_option("--bytes", fitted.bytes, "that a token may read on average (default: those of each plan in turn)")
+        ->check(CLI::Range(1ull, 1ull << 50));
+    fits->add_flag("--json", fitted.json, "one JSON object");
     CLI::App* const checks = with_table("check", "whether a file is a table, and how good", &table);
     try {
         app.parse(argc, argv);
@@ -180,6 +207,7 @@ int run(int argc, char** argv) {
     if (shows->parsed()) return show(table, plan_path);
     if (lists->parsed()) return list(table);
     if (plans->parsed()) return plan(options);
+    if (fits->parsed()) return fit(fitted);
     return checks->parsed() ? check(table) : 2;
 }
 

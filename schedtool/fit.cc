@@ -1,0 +1,278 @@
+#include "schedtool/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <random>
+
+namespace weir::sched {
+namespace {
+
+constexpr size_t kDraws = 2000;
+constexpr uint64_t kSeed = 1;
+constexpr size_t kEntropyGroups = 16;
+// Of thresholds: enough of them in a grid to find the right region, and in the steps after it to be right within 2 %
+// of tokens.
+constexpr size_t kGrid = 8, kSteps = 48;
+constexpr size_t kRounds = 8;
+constexpr size_t kSure[] = {1, 2, 3, 5, 8, 13};
+constexpr size_t kMostSteps = 3;  // of a piece of the ladder, from its first plan to its last
+
+bool begins_window(const TokenTrace& trace, size_t token) {
+    return token == 0 || trace.windows[token] != trace.windows[token - 1];
+}
+
+double bytes_of(const RatedPlan& plan) { return static_cast<double>(plan.bytes); }
+
+// [0, 1/n, ... 1] quantiles.
+std::vector<double> quantiles(std::vector<double> values, size_t n) {
+    std::sort(values.begin(), values.end());
+    std::vector<double> q;
+    for (size_t i = 0; i <= n; ++i) q.push_back(values[(values.size() - 1) * i / n]);
+    return q;
+}
+
+template <typename Value>
+std::vector<double> finest(const TokenTrace& trace, const Value& value) {
+    std::vector<double> all;
+    for (size_t t = 0; t < trace.n_tokens(); ++t) all.push_back(value(trace.at(t)[0].signal));
+    return all;
+}
+
+// Thresholds to try.
+struct Candidates {
+    Candidates(const TokenTrace& trace, size_t n)
+        : entropy(quantiles(finest(trace, [](const Signal& s) { return s.entropy; }), n)),
+          margin(quantiles(finest(trace, [](const Signal& s) { return s.margin; }), n)) {
+        entropy.front() = 0;        // below it: never
+        entropy.back() = HUGE_VAL;  // above it: never
+        margin.front() = 0;         // never
+    }
+    std::vector<double> entropy, margin;
+};
+
+// visit(token, plan)
+template <typename Visit>
+void walk(const TokenTrace& trace, const Tuning& tuning, const Visit& visit) {
+    const size_t rungs = tuning.last - tuning.first + 1;
+    std::optional<Scheduler> scheduler;
+    for (size_t t = 0; t < trace.n_tokens(); ++t) {
+        if (begins_window(trace, t))
+            scheduler.emplace(rungs, rungs / 2, tuning.options);
+        else
+            scheduler->next(trace.at(t - 1)[tuning.first + scheduler->rung()].signal);
+        visit(t, tuning.first + scheduler->rung());
+    }
+}
+
+class Search {
+  public:
+    Search(const TokenTrace& trace, double bytes)
+        : trace_(trace),
+          bytes_(bytes),
+          coarse_(trace, kGrid),
+          fine_(trace, kSteps),
+          best_{{}, 0, trace.plans.size() - 1} {}
+
+    void look_over(size_t first, size_t last) {
+        for (size_t raise = 0; raise <= kGrid; ++raise)
+            for (size_t lower = 0; lower <= raise; ++lower)
+                for (const double margin : {coarse_.margin[0], coarse_.margin[1], coarse_.margin[2]})
+                    for (const size_t sure : kSure)
+                        look_at({{coarse_.entropy[raise], coarse_.entropy[lower], margin, sure}, first, last});
+    }
+
+    void refine() {
+        for (size_t round = 0, before = SIZE_MAX; round < kRounds && found_ != before; ++round) {
+            before = found_;
+            try_each(fine_.entropy, &SchedulerOptions::raise_above);
+            try_each(fine_.entropy, &SchedulerOptions::lower_below);
+            try_each(fine_.margin, &SchedulerOptions::unsure_margin);
+            try_each(kSure, &SchedulerOptions::sure_tokens);
+        }
+    }
+
+    const Tuning& best() const { return best_; }
+
+  private:
+    template <typename Values, typename Member>
+    void try_each(const Values& values, Member SchedulerOptions::*threshold) {
+        Tuning tuning = best_;
+        for (const auto value : values) {
+            tuning.options.*threshold = value;
+            look_at(tuning);
+        }
+    }
+
+    void look_at(const Tuning& tuning) {
+        if (tuning.options.lower_below > tuning.options.raise_above) return;
+        const Cost cost = cost_of(trace_, tuning);
+        const bool fits = cost.bytes <= bytes_, fitted = best_cost_.bytes <= bytes_;
+        const bool better = fits ? !fitted || cost.kl < best_cost_.kl : !fitted && cost.bytes < best_cost_.bytes;
+        if (!better) return;
+        best_ = tuning;
+        best_cost_ = cost;
+        ++found_;
+    }
+
+    const TokenTrace& trace_;
+    const double bytes_;
+    const Candidates coarse_, fine_;
+    Tuning best_;
+    Cost best_cost_{HUGE_VAL, HUGE_VAL};
+    size_t found_ = 0;
+};
+
+void add(Groups* groups, size_t group, std::span<const TokenAtPlan> plans) {
+    groups->tokens[group] += 1;
+    for (size_t p = 0; p < plans.size(); ++p) groups->kl[group * plans.size() + p] += plans[p].kl;
+}
+
+Groups empty_groups(size_t n, size_t plans) { return {std::vector<double>(n), std::vector<double>(n * plans)}; }
+
+// What a window contributes.
+struct WindowSums {
+    double tokens = 0, bytes = 0, kl = 0;  // the scheduler's
+    std::vector<double> plans;             // KL of each plan
+};
+
+std::vector<WindowSums> sums_of(const TokenTrace& trace, const Tuning& tuning) {
+    std::vector<WindowSums> sums;
+    walk(trace, tuning, [&](size_t t, size_t plan) {
+        if (begins_window(trace, t)) sums.push_back({0, 0, 0, std::vector<double>(trace.plans.size())});
+        WindowSums& w = sums.back();
+        w.tokens += 1;
+        w.bytes += bytes_of(trace.plans[plan]);
+        w.kl += trace.at(t)[plan].kl;
+        for (size_t p = 0; p < trace.plans.size(); ++p) w.plans[p] += trace.at(t)[p].kl;
+    });
+    return sums;
+}
+
+// The scheduler's KL in that of the plans mixed, over windows drawn anew.
+double drawn_ratio(const TokenTrace& trace, std::span<const WindowSums> windows, std::mt19937_64* random) {
+    Groups mix = empty_groups(1, trace.plans.size());
+    double bytes = 0, kl = 0;
+    for (size_t i = 0; i < windows.size(); ++i) {
+        const WindowSums& w = windows[(*random)() % windows.size()];
+        mix.tokens[0] += w.tokens;
+        bytes += w.bytes;
+        kl += w.kl;
+        for (size_t p = 0; p < w.plans.size(); ++p) mix.kl[p] += w.plans[p];
+    }
+    const double mixed = least_kl(trace.plans, mix, bytes / mix.tokens[0]);
+    return mixed > 0 ? kl / mix.tokens[0] / mixed : 1;
+}
+
+}  // namespace
+
+Cost cost_of_plan(const TokenTrace& trace, size_t plan) { return cost_of(trace, {{}, plan, plan}); }
+
+Cost cost_of(const TokenTrace& trace, const Tuning& tuning) {
+    Cost sum;
+    walk(trace, tuning, [&](size_t t, size_t plan) {
+        sum.bytes += bytes_of(trace.plans[plan]);
+        sum.kl += trace.at(t)[plan].kl;
+    });
+    const auto n = static_cast<double>(trace.n_tokens());
+    return {sum.bytes / n, sum.kl / n};
+}
+
+Tuning fit_scheduler(const TokenTrace& trace, double bytes) {
+    Search search(trace, bytes);
+    const size_t plans = trace.plans.size();
+    for (size_t first = 0; first < plans; ++first)
+        for (size_t last = first + 1; last < plans; ++last) {
+            const bool around = bytes_of(trace.plans[first]) >= bytes && bytes_of(trace.plans[last]) <= bytes;
+            if ((last - first <= kMostSteps && around) || last - first + 1 == plans) search.look_over(first, last);
+        }
+    search.refine();
+    return search.best();
+}
+
+Groups all_together(const TokenTrace& trace) {
+    Groups groups = empty_groups(1, trace.plans.size());
+    for (size_t t = 0; t < trace.n_tokens(); ++t) add(&groups, 0, trace.at(t));
+    return groups;
+}
+
+Groups each_alone(const TokenTrace& trace) {
+    Groups groups = empty_groups(trace.n_tokens(), trace.plans.size());
+    for (size_t t = 0; t < trace.n_tokens(); ++t) add(&groups, t, trace.at(t));
+    return groups;
+}
+
+Groups by_entropy(const TokenTrace& trace, Whose whose, size_t n) {
+    std::vector<double> entropies = finest(trace, [](const Signal& s) { return s.entropy; });
+    const std::vector<double> bounds = quantiles(entropies, n);
+    Groups groups = empty_groups(n + 1, trace.plans.size());
+    for (size_t t = 0; t < trace.n_tokens(); ++t) {
+        if (whose == Whose::kBefore && begins_window(trace, t)) {
+            add(&groups, n, trace.at(t));  // there is none before
+            continue;
+        }
+        const double entropy = entropies[whose == Whose::kOwn ? t : t - 1];
+        const auto above = std::upper_bound(bounds.begin() + 1, bounds.end() - 1, entropy);
+        add(&groups, static_cast<size_t>(above - bounds.begin()) - 1, trace.at(t));
+    }
+    return groups;
+}
+
+double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double bytes) {
+    const double tokens = std::accumulate(groups.tokens.begin(), groups.tokens.end(), 0.0);
+    const double wanted = std::max(bytes, bytes_of(plans.back()));
+    // At a price for a byte each group takes its cheapest plan, of equals the coarser. Bytes that are left over,
+    // times the price, are given back: the dual, which no assignment within the bytes undercuts.
+    struct Priced {
+        double dual = 0, mean_bytes = 0;
+    };
+    const auto at_price = [&](double price) {
+        Priced sum;
+        for (size_t g = 0; g < groups.tokens.size(); ++g) {
+            size_t best = plans.size() - 1;
+            const auto cost = [&](size_t p) {
+                return groups.kl[g * plans.size() + p] + price * groups.tokens[g] * bytes_of(plans[p]);
+            };
+            for (size_t p = plans.size() - 1; p-- > 0;)
+                if (cost(p) < cost(best)) best = p;
+            sum.dual +=
+                groups.kl[g * plans.size() + best] + price * groups.tokens[g] * (bytes_of(plans[best]) - wanted);
+            sum.mean_bytes += groups.tokens[g] * bytes_of(plans[best]) / tokens;
+        }
+        sum.dual /= tokens;
+        return sum;
+    };
+    const Priced free = at_price(0);
+    if (free.mean_bytes <= wanted) return free.dual;
+    double low = 0, high = 1e-30;
+    while (at_price(high).mean_bytes > wanted) {
+        low = high;
+        high *= 4;
+    }
+    for (int i = 0; i < 60; ++i) {
+        const double middle = (low + high) / 2;
+        (at_price(middle).mean_bytes > wanted ? low : high) = middle;
+    }
+    return std::max(at_price(low).dual, at_price(high).dual);
+}
+
+Worth worth_of(const TokenTrace& trace, const Tuning& tuning) {
+    Worth worth;
+    worth.scheduler = cost_of(trace, tuning);
+    const double bytes = worth.scheduler.bytes;
+    worth.mixed = least_kl(trace.plans, all_together(trace), bytes);
+    worth.before = least_kl(trace.plans, by_entropy(trace, Whose::kBefore, kEntropyGroups), bytes);
+    worth.own = least_kl(trace.plans, by_entropy(trace, Whose::kOwn, kEntropyGroups), bytes);
+    worth.oracle = least_kl(trace.plans, each_alone(trace), bytes);
+    const std::vector<WindowSums> windows = sums_of(trace, tuning);
+    std::mt19937_64 random(kSeed);
+    std::vector<double> ratios;
+    for (size_t draw = 0; draw < kDraws; ++draw) ratios.push_back(drawn_ratio(trace, windows, &random));
+    std::sort(ratios.begin(), ratios.end());
+    worth.low = ratios[kDraws / 40];
+    worth.high = ratios[kDraws - 1 - kDraws / 40];
+    return worth;
+}
+
+}  // namespace weir::sched
