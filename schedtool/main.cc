@@ -13,11 +13,13 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "schedtool/fit_report.h"
 #include "schedtool/pareto.h"
 #include "schedtool/plan.h"
 #include "schedtool/sensitivity.h"
+#include "schedtool/simulate.h"
 
 namespace {
 
@@ -39,7 +41,8 @@ std::string read_file(const std::string& path, size_t most = kMostBytes) {
     if (in.bad()) throw std::runtime_error(path + ": cannot be read: " + std::strerror(errno));
     text.resize(static_cast<size_t>(in.gcount()));
     if (text.size() > most)
-        throw std::runtime_error(path + ": is larger than what it is taken for may be (" + std::to_string(most >> 20) + " MiB): another file?");
+        throw std::runtime_error(path + ": is larger than what it is taken for may be (" + std::to_string(most >> 20) +
+                                 " MiB): another file?");
     return text;
 }
 
@@ -169,6 +172,48 @@ int fit(const FitOptions& o) {
     return 0;
 }
 
+struct SimulateOptions {
+    std::string table;
+    double device_gbps = 0, row_ms = 0;
+    unsigned long long frames = 0;
+    std::vector<double> compute_ms, shares, acceptance;
+    int draft = 4;
+    bool json = false;
+};
+
+// Finite and within bounds; NaN passes the parser's own.
+void check_numbers(const char* option, const std::vector<double>& values, double least, double most) {
+    for (const double value : values) {
+        if (value >= least && value <= most) continue;
+        char why[80];
+        std::snprintf(why, sizeof why, " takes numbers from %g to %g", least, most);
+        throw UsageError(option + std::string(why));
+    }
+}
+
+int simulate(const SimulateOptions& o) {
+    check_numbers("--device-gbps", {o.device_gbps}, 1e-6, 1e6);
+    check_numbers("--row-ms", {o.row_ms}, 0, 1e9);
+    check_numbers("--compute-ms", o.compute_ms, 1e-6, 1e9);
+    check_numbers("--shares", o.shares, 0, 1e9);
+    check_numbers("--acceptance", o.acceptance, 0, 1);
+    if (!o.shares.empty() && *std::max_element(o.shares.begin(), o.shares.end()) == 0)
+        throw UsageError("--shares are all 0");
+    const Sensitivity table = read_table(o.table);
+    Simulation simulation;
+    simulation.device = {1e9 * o.device_gbps, o.frames, 1e-3 * o.row_ms};
+    simulation.shares = o.shares;
+    simulation.acceptance = o.acceptance;
+    for (size_t i = 0; i < kLevels.size(); ++i) {
+        const int level = kLevels[kHighest - i];
+        if (level == o.draft) simulation.draft = i;
+        simulation.plans.push_back({std::to_string(level) + " bits",
+                                    rate(table, uniform_plan(table.n_layers(), level)).bytes, 1e-3 * o.compute_ms[i]});
+    }
+    std::fputs((o.json ? simulation_json(simulation) : simulation_text(simulation)).c_str(), stdout);
+    return 0;
+}
+
 int run(int argc, char** argv) {
     CLI::App app("Looks at what bits cost, and plans which to read.", "weir-sched");
     app.require_subcommand(1);
@@ -190,12 +235,38 @@ int run(int argc, char** argv) {
     plans->add_option("--prior", options.prior, "the plan of usual practice, by its number from 0, finest first")
         ->check(CLI::Range(0, 99));
     FitOptions fitted;
-    CLI::App* const fits = app.add_subcommand("fit", "fit the thresholds of --precision auto, and say what they are worth");
-    fits->add_option("trace", fitted.trace, "of a calibration text, by weir perplexity --kl REF --trace-tokens")->required()->type_name("TRACE");
-    fits->add_option("--held-out", fitted.held_out, "another of a text that nothing was fitted to, for the figures")->type_name("TRACE");
+    CLI::App* const fits =
+        app.add_subcommand("fit", "fit the thresholds of --precision auto, and say what they are worth");
+    fits->add_option("trace", fitted.trace, "of a calibration text, by weir perplexity --kl REF --trace-tokens")
+        ->required()
+        ->type_name("TRACE");
+    fits->add_option("--held-out", fitted.held_out, "another of a text that nothing was fitted to, for the figures")
+        ->type_name("TRACE");
     fits->add_option("--bytes", fitted.bytes, "that a token may read on average (default: those of each plan in turn)")
         ->check(CLI::Range(1ull, 1ull << 50));
     fits->add_flag("--json", fitted.json, "one JSON object");
+    SimulateOptions simulated;
+    CLI::App* const simulates =
+        with_table("simulate", "tokens a second by formulas: levels, auto, auto-exact", &simulated.table);
+    simulates->add_option("--device-gbps", simulated.device_gbps, "of reads, 10^9 bytes a second")->required();
+    simulates
+        ->add_option("--compute-ms", simulated.compute_ms, "of a token at 8, 6, 4, 3 and 2 bits, all weights in memory")
+        ->required()
+        ->delimiter(',')
+        ->expected(kLevels.size());
+    simulates->add_option("--frames", simulated.frames, "bytes that stay in memory (default: none)")
+        ->check(CLI::Range(0ull, 1ull << 50));
+    simulates->add_option("--shares", simulated.shares, "of tokens that auto computes at 8, 6, 4, 3 and 2 bits")
+        ->delimiter(',')
+        ->expected(kLevels.size());
+    simulates->add_option("--acceptance", simulated.acceptance, "of drafts by their place, the last for all later ones")
+        ->delimiter(',')
+        ->expected(1, 1000);
+    simulates->add_option("--draft", simulated.draft, "bits that drafts are made at")
+        ->capture_default_str()
+        ->check(CLI::IsMember({2, 3, 4, 6}));
+    simulates->add_option("--row-ms", simulated.row_ms, "compute of each further row of a verifying pass (default: 0)");
+    simulates->add_flag("--json", simulated.json, "one JSON object");
     CLI::App* const checks = with_table("check", "whether a file is a table, and how good", &table);
     try {
         app.parse(argc, argv);
@@ -208,6 +279,7 @@ int run(int argc, char** argv) {
     if (lists->parsed()) return list(table);
     if (plans->parsed()) return plan(options);
     if (fits->parsed()) return fit(fitted);
+    if (simulates->parsed()) return simulate(simulated);
     return checks->parsed() ? check(table) : 2;
 }
 
