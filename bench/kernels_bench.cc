@@ -3,6 +3,7 @@
 // table.
 //
 //   kernels_bench --benchmark_filter='matmul/Q4_K/int8/.*'
+//   kernels_bench --benchmark_filter='nested/640/8/fine/.*'     rows of 640, level 8
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "kernels/nested.h"
 #include "kernels/quantize_weights.h"
 
 namespace {
@@ -20,9 +22,12 @@ namespace {
 using namespace weir::kernels;
 
 constexpr size_t kColumns = 4096;
+constexpr size_t kSuper = 256;  // weights of a super-block
 constexpr size_t kStreamBytes = size_t{128} << 20;  // four times the 32 MiB of a usual third-level cache
 constexpr size_t kCachedRows = 1024;
 constexpr size_t kFewTokens = 16;
+// Rows that end in a short super-block, and others of the same model (Gemma 3 270M).
+constexpr size_t kNestedColumns[] = {640, 1024, 2048, kColumns};
 
 const KernelSet* kernel_set() {
     static const KernelSet* set = select_kernels(std::getenv("WEIR_KERNELS"));
@@ -38,35 +43,79 @@ std::vector<float> random_floats(size_t n, float scale) {
 }
 
 // Random weights of `rows` rows: one quantised, the others the same, which a kernel cannot tell.
-std::vector<std::byte> weights_of(Type type, size_t rows) {
-    const size_t bytes = row_bytes(type, kColumns);
-    std::vector<std::byte> w(rows * bytes);
-    quantize_weights(type, random_floats(kColumns, 0.02f).data(), w.data(), kColumns);
-    for (size_t r = 1; r < rows; ++r)
-        std::copy_n(w.begin(), bytes, w.begin() + static_cast<ptrdiff_t>(r * bytes));
+std::vector<std::byte> repeat(const std::vector<std::byte>& row, size_t rows) {
+    std::vector<std::byte> w(rows * row.size());
+    for (size_t r = 0; r < rows; ++r)
+        std::copy(row.begin(), row.end(), w.begin() + static_cast<ptrdiff_t>(r * row.size()));
     return w;
 }
 
-void matmul(benchmark::State& state, Type type, Activation a, size_t tokens) {
-    const size_t rows = tokens <= kFewTokens ? kStreamBytes / row_bytes(type, kColumns) : kCachedRows;
-    const std::vector<std::byte> w = weights_of(type, rows);
-    const std::vector<float> x = random_floats(tokens * kColumns, 1.0f);
-    const size_t stride = activation_bytes(a, kColumns);
+std::vector<std::byte> weights_of(Type type, size_t rows, size_t columns) {
+    std::vector<std::byte> row(row_bytes(type, columns));
+    quantize_weights(type, random_floats(columns, 0.02f).data(), row.data(), columns);
+    return repeat(row, rows);
+}
+
+size_t rows_for(size_t tokens, size_t bytes_of_row) {
+    return tokens <= kFewTokens ? kStreamBytes / bytes_of_row : kCachedRows;
+}
+
+// multiply(x, stride, y): one product with packed activations.
+template <class Multiply>
+void run_product(benchmark::State& state, Activation a, size_t rows, size_t columns, size_t tokens, size_t bytes_of_row,
+                 Multiply&& multiply) {
+    const std::vector<float> x = random_floats(tokens * columns, 1.0f);
+    const size_t stride = activation_bytes(a, columns);
     std::vector<std::byte> packed(tokens * stride);
     for (size_t t = 0; t < tokens; ++t) {
-        kernel_set()->quantize(a, x.data() + t * kColumns, kColumns, packed.data() + t * stride);
+        kernel_set()->quantize(a, x.data() + t * columns, columns, packed.data() + t * stride);
     }
     std::vector<float> y(tokens * rows);
     for (auto _ : state) {
-        kernel_set()->matmul(type, a, w.data(), rows, kColumns, packed.data(), stride, tokens, y.data(),
-                             rows);
+        multiply(packed.data(), stride, y.data());
         benchmark::ClobberMemory();
     }
     const auto passes = static_cast<double>(state.iterations());
-    state.counters["weights/s"] = benchmark::Counter(
-        passes * static_cast<double>(w.size()), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
-    state.counters["op/s"] = benchmark::Counter(passes * 2.0 * static_cast<double>(rows * kColumns * tokens),
+    state.counters["weights/s"] = benchmark::Counter(passes * static_cast<double>(rows * bytes_of_row),
+                                                     benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+    state.counters["op/s"] = benchmark::Counter(passes * 2.0 * static_cast<double>(rows * columns * tokens),
                                                 benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+}
+
+void matmul(benchmark::State& state, Type type, Activation a, size_t columns, size_t tokens) {
+    const size_t rows = rows_for(tokens, row_bytes(type, columns));
+    const std::vector<std::byte> w = weights_of(type, rows, columns);
+    const auto multiply = [&](const std::byte* x, size_t stride, float* y) {
+        kernel_set()->matmul(type, a, w.data(), rows, columns, x, stride, tokens, y, rows);
+    };
+    run_product(state, a, rows, columns, tokens, row_bytes(type, columns), multiply);
+}
+
+void nested(benchmark::State& state, Level level, Activation a, size_t columns, size_t tokens) {
+    const size_t rows = rows_for(tokens, level_row_bytes(level, columns));
+    const std::vector<float> weights = random_floats(columns, 0.02f);
+    std::vector<std::byte> row[kPlanes];
+    std::byte* to[kPlanes];
+    for (size_t p = 0; p < kPlanes; ++p) {
+        row[p].resize(plane_row_bytes(static_cast<Plane>(p), columns));
+        to[p] = row[p].data();
+    }
+    for (size_t at = 0; at < columns; at += kSuper) {
+        NestedBlock block;
+        fit_nested(weights.data() + at, std::min(kSuper, columns - at), &block);
+        pack_nested(block, at / kSuper, columns, to);
+    }
+    std::vector<std::byte> planes[kPlanes];
+    NestedRows w;
+    for (size_t p = 0; p < kPlanes; ++p) {
+        if (!reads_plane(level, static_cast<Plane>(p))) continue;
+        planes[p] = repeat(row[p], rows);
+        w.plane[p] = planes[p].data();
+    }
+    const auto multiply = [&](const std::byte* x, size_t stride, float* y) {
+        kernel_set()->matmul_nested(level, a, w, rows, columns, x, stride, tokens, y, rows);
+    };
+    run_product(state, a, rows, columns, tokens, level_row_bytes(level, columns), multiply);
 }
 
 void quantize(benchmark::State& state, Activation a) {
@@ -115,8 +164,27 @@ int main(int argc, char** argv) {
             for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{6}, size_t{8}, kFewTokens, size_t{64}}) {
                 const std::string name =
                     std::string("matmul/") + t.name + "/" + name_of(a) + "/" + std::to_string(tokens);
-                benchmark::RegisterBenchmark(name.c_str(), matmul, t.type, a, tokens)
+                benchmark::RegisterBenchmark(name.c_str(), matmul, t.type, a, kColumns, tokens)
                     ->Unit(benchmark::kMillisecond);
+            }
+        }
+    }
+    for (const size_t columns : kNestedColumns) {
+        for (const Activation a : {Activation::kInt8, Activation::kFine}) {
+            for (const size_t tokens : {1, 2, 3, 4, 6, 8, 16, 64}) {
+                const auto add = [&](const char* what, const std::string& which, auto run, auto type) {
+                    const std::string name = std::string(what) + "/" + std::to_string(columns) + "/" + which + "/" +
+                                             name_of(a) + "/" + std::to_string(tokens);
+                    benchmark::RegisterBenchmark(name.c_str(), run, type, a, columns, tokens)
+                        ->Unit(benchmark::kMillisecond);
+                };
+                for (const Level level : kLevels) {
+                    add("nested", std::to_string(static_cast<int>(level)), nested, level);
+                }
+                // What a level is measured by.
+                for (const Type type : {Type::kQ8_0, Type::kQ4_0, Type::kQ4_K}) {
+                    if (columns % traits(type).block_elements == 0) add("rows", traits(type).name, matmul, type);
+                }
             }
         }
     }
