@@ -12,70 +12,148 @@
 
 #include "kernels/avx2.h"
 #include "kernels/avx2_maddubs.h"
-#include "kernels/avx2_planes.h"
+#include "kernels/avx2_short.h"
 
 namespace weir::kernels::avx2 {
 namespace {
 
+// For one token to four.
+constexpr size_t kDotTokens = 4;
+
+// The tokens' activations for the short super-block.
+struct ShortTokens {
+    ShortInput high[kDotTokens], low[kDotTokens];
+    bool fine[kDotTokens];  // low is there
+
+    template <class X>
+    void take(size_t t, const Tokens& tokens, size_t super) {
+        const char* const low_bytes = tokens.low<X>(t, super);
+        high[t].take(tokens.super(t, super) + kCodesAt);
+        fine[t] = low_bytes != nullptr;
+        if (fine[t]) low[t].take(low_bytes);
+    }
+};
+
+// All rows against a few tokens. `last`: activations of the tokens' short super-blocks, where rows have one.
+using DotRows = void (*)(const Nested& w, size_t rows, const Tokens& tokens, const ShortTokens* last, float* y,
+                         size_t y_stride);
+
+struct RowDots {
+    DotRows of[kDotTokens];  // [tokens - 1]
+};
+
 // What a level is to code that is the same for several.
 struct AtLevel {
     void (*unpack)(const Nested& w, size_t r, size_t i, Unpacked& high, Unpacked& low);
-    void (*dot)(const Nested& w, size_t r, const Tokens& token, float* y);
+    RowDots dots;
     Refinement f;
 };
 
 // ---- one row at a time
 
+template <Level L>
+[[gnu::always_inline]] inline __m256 add_products(__m256 sums, __m256 scale, __m256 min, const char* x, __m256 lanes) {
+    lanes = _mm256_fmadd_ps(sums, _mm256_mul_ps(scale, floats_at(x + kScaleAt)), lanes);
+    return _mm256_fmadd_ps(min, floats_at(x + kSumAt), lanes);
+}
+
+// sums_of(bytes): the integer sums with a token's bytes; of those in two, the low ones are worth it where a cell is fine.
+template <class X, class SumsOf, class Bytes>
+[[gnu::always_inline]] inline __m256 sums_in(const SumsOf& sums_of, const Bytes& high, const Bytes* low) {
+    __m256 sums = _mm256_cvtepi32_ps(sums_of(high));
+    if (X::kTwoBytes) sums = _mm256_mul_ps(sums, _mm256_set1_ps(kHighUnit));
+    if (X::kTwoBytes && low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(sums_of(*low)));
+    return sums;
+}
+
 // Sums of the eight cells of a super-block with the bytes at x.
 template <Level L, class High, class Low>
-[[gnu::always_inline]] inline __m256 sums_with(const High& high, const Low& low, const Refinement& f, const char* x) {
+[[gnu::always_inline]] inline __m256i sums_with(const High& high, const Low& low, const Refinement& f, const char* x) {
     __m256i sum = Maddubs::cells<decltype(Halves<L>::codes_of(high))>(high, x);
     if constexpr (Halves<L>::kLow) {
         sum = _mm256_sll_epi32(sum, _mm_cvtsi32_si128(f.shift));
         sum = _mm256_add_epi32(sum, Maddubs::cells<decltype(Halves<L>::codes_of(low))>(low, x));
     }
-    return _mm256_cvtepi32_ps(sum);
-}
-
-template <Level L>
-[[gnu::always_inline]] inline __m256 accumulate_nested(const Row& row, const Refinement& f, const char* x, bool two_bytes,
-                                                       const char* low_bytes, __m256 lanes) {
-    __m256 scale, min;
-    scales_of<L>(row, f, scale, min);
-    scale = _mm256_mul_ps(scale, floats_at(x + kScaleAt));
-    const auto high = Halves<L>::high(row);
-    const auto low = [&] {
-        if constexpr (Halves<L>::kLow) return Halves<L>::low(row);
-        else return 0;
-    }();
-    __m256 sums = sums_with<L>(high, low, f, x + kCodesAt);
-    if (two_bytes) sums = _mm256_mul_ps(sums, _mm256_set1_ps(kHighUnit));
-    if (low_bytes != nullptr) sums = _mm256_add_ps(sums, sums_with<L>(high, low, f, low_bytes));
-    lanes = _mm256_fmadd_ps(sums, scale, lanes);
-    return _mm256_fmadd_ps(min, floats_at(x + kSumAt), lanes);
+    return sum;
 }
 
 // Of each plane, so far ahead: a row's bytes come from three to six streams, which the hardware follows within a page.
 constexpr size_t kAhead = 512;
 
-template <Level L, class X>
-void dot_nested(const Nested& w, size_t r, const Tokens& token, float* y) {
+template <Level L>
+[[gnu::always_inline]] inline void ask_ahead(const Row& at) {
+    _mm_prefetch(at.p1 + 2 * kAhead, _MM_HINT_T0);
+    if constexpr (L >= Level::k3) _mm_prefetch(at.p2 + kAhead, _MM_HINT_T0);
+    if constexpr (L >= Level::k4) _mm_prefetch(at.p3 + kAhead, _MM_HINT_T0);
+    if constexpr (L >= Level::k6) _mm_prefetch(at.p4a + 2 * kAhead, _MM_HINT_T0);
+    if constexpr (L >= Level::k8) _mm_prefetch(at.p4b + 2 * kAhead, _MM_HINT_T0);
+    _mm_prefetch(at.scales + kAhead, _MM_HINT_T0);
+}
+
+template <Level L, class X, size_t T>
+void dot_rows(const Nested& w, size_t rows, const Tokens& tokens, const ShortTokens* last, float* y, size_t y_stride) {
     const Refinement f = refinement_of<L>(w.rows.span_log2);
-    const Row row = row_at<L>(w, r);
-    Whole whole;
-    __m256 lanes = _mm256_setzero_ps();
-    for (size_t i = 0; i < token.supers; ++i) {
-        Row at = super_of<L>(row, i);
-        _mm_prefetch(at.p1 + 2 * kAhead, _MM_HINT_T0);
-        if constexpr (L >= Level::k3) _mm_prefetch(at.p2 + kAhead, _MM_HINT_T0);
-        if constexpr (L >= Level::k4) _mm_prefetch(at.p3 + kAhead, _MM_HINT_T0);
-        if constexpr (L >= Level::k6) _mm_prefetch(at.p4a + 2 * kAhead, _MM_HINT_T0);
-        if constexpr (L >= Level::k8) _mm_prefetch(at.p4b + 2 * kAhead, _MM_HINT_T0);
-        _mm_prefetch(at.scales + kAhead, _MM_HINT_T0);
-        if (w.cells_from(i) < kCellsPerSuper) at = whole.spread<L>(at, w.cells_from(i));
-        lanes = accumulate_nested<L>(at, f, token.super(0, i), X::kTwoBytes, token.low<X>(0, i), lanes);
+    const size_t whole = w.k / kSuperElements, groups = w.k % kSuperElements / kCellElements;
+    for (size_t r = 0; r < rows; ++r) {
+        const Row row = row_at<L>(w, r);
+        __m256 lanes[T];
+        for (__m256& lane : lanes) lane = _mm256_setzero_ps();
+        for (size_t i = 0; i < whole; ++i) {
+            const Row at = super_of<L>(row, i);
+            ask_ahead<L>(at);
+            __m256 scale, min;
+            scales_of<L>(at, f, scale, min);
+            const auto high = Halves<L>::high(at);
+            const auto low = [&] {
+                if constexpr (Halves<L>::kLow) return Halves<L>::low(at);
+                else return 0;
+            }();
+            const auto sums_of = [&](const char* bytes) __attribute__((always_inline)) {
+                return sums_with<L>(high, low, f, bytes);
+            };
+#pragma GCC unroll 4
+            for (size_t t = 0; t < T; ++t) {
+                const char* const x = tokens.super(t, i);
+                const char* const low_bytes = tokens.low<X>(t, i);
+                const __m256 sums = sums_in<X>(sums_of, x + kCodesAt, low_bytes == nullptr ? nullptr : &low_bytes);
+                lanes[t] = add_products<L>(sums, scale, min, x, lanes[t]);
+            }
+        }
+        if (groups != 0) {
+            const Row at = super_of<L>(row, whole);
+            ask_ahead<L>(at);
+            __m256 scale, min;
+            short_scales<L>(at.scales, groups, f, scale, min);
+            const ShortCodes<L> codes(at, groups);
+            const auto sums_of = [&](const ShortInput& x) __attribute__((always_inline)) {
+                return codes.sums_with(x, f);
+            };
+#pragma GCC unroll 4
+            for (size_t t = 0; t < T; ++t) {
+                const __m256 sums = sums_in<X>(sums_of, last->high[t], last->fine[t] ? &last->low[t] : nullptr);
+                lanes[t] = add_products<L>(sums, scale, min, tokens.super(t, whole), lanes[t]);
+            }
+        }
+        for (size_t t = 0; t < T; ++t) y[t * y_stride + r] = sum_of_lanes(lanes[t]);
     }
-    *y = sum_of_lanes(lanes);
+}
+
+// Few tokens, as many at a time as dots has.
+template <class X>
+void multiply_few(const RowDots& dots, const Nested& w, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
+                  float* y, size_t y_stride) {
+    const size_t whole = w.k / kSuperElements;
+    for (size_t t = 0; t < tokens;) {
+        const size_t left = tokens - t;  // five as three and two
+        const size_t step = left <= kDotTokens ? left : left < 2 * kDotTokens ? (left + 1) / 2 : kDotTokens;
+        const Tokens some{x + t * x_stride_bytes, x_stride_bytes, w.supers()};
+        ShortTokens last;
+        if (whole < w.supers()) {
+            for (size_t i = 0; i < step; ++i) last.take<X>(i, some, whole);
+        }
+        dots.of[step - 1](w, rows, some, &last, y + t * y_stride, y_stride);
+        t += step;
+    }
 }
 
 // ---- sixteen rows side by side
@@ -176,21 +254,13 @@ void multiply_nested_tile(const Nested& w, const AtLevel& level, size_t first, s
     for (size_t t = 0; t < tokens; ++t) store_sums(lanes[t], rows, y + t * y_stride);
 }
 
-// From so many tokens on they share a tile, whose codes are put together once. Of Gemma 3 270M at level 8 a pass of 4.7 rows in
-// the mean, as drafts make them, took 166 ms instead of 283 where eight were asked for.
-constexpr size_t kSharedTokens = 2;
+// From so many tokens on they share a tile, whose codes are put together once. Bench: nested/*/2 to 16.
+constexpr size_t kSharedTokens = 8;
 
 template <bool kLow, class X>
 void multiply_codes(const Nested& w, const AtLevel& level, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
                     float* y, size_t y_stride) {
-    if (tokens < kSharedTokens) {
-        for (size_t r = 0; r < rows; ++r) {
-            for (size_t t = 0; t < tokens; ++t) {
-                level.dot(w, r, {x + t * x_stride_bytes, x_stride_bytes, w.supers()}, y + t * y_stride + r);
-            }
-        }
-        return;
-    }
+    if (tokens < kSharedTokens) return multiply_few<X>(level.dots, w, rows, x, x_stride_bytes, tokens, y, y_stride);
     for (size_t t = 0; t < tokens; t += kTokenBlock) {
         const size_t block = tokens - t < kTokenBlock ? tokens - t : kTokenBlock;
         for (size_t r = 0; r < rows; r += kTileRows) {
@@ -251,14 +321,20 @@ void multiply_floats(const Nested& w, const AtLevel& level, size_t rows, const c
     }
 }
 
+template <Level L, class X>
+AtLevel at_level(uint8_t span_log2) {
+    return {unpack_level<L>, {{dot_rows<L, X, 1>, dot_rows<L, X, 2>, dot_rows<L, X, 3>, dot_rows<L, X, 4>}},
+            refinement_of<L>(span_log2)};
+}
+
 template <class X>
 AtLevel at_level(Level level, uint8_t span_log2) {
     switch (level) {
-        case Level::k2: return {unpack_level<Level::k2>, dot_nested<Level::k2, X>, refinement_of<Level::k2>(span_log2)};
-        case Level::k3: return {unpack_level<Level::k3>, dot_nested<Level::k3, X>, refinement_of<Level::k3>(span_log2)};
-        case Level::k4: return {unpack_level<Level::k4>, dot_nested<Level::k4, X>, refinement_of<Level::k4>(span_log2)};
-        case Level::k6: return {unpack_level<Level::k6>, dot_nested<Level::k6, X>, refinement_of<Level::k6>(span_log2)};
-        case Level::k8: return {unpack_level<Level::k8>, dot_nested<Level::k8, X>, refinement_of<Level::k8>(span_log2)};
+        case Level::k2: return at_level<Level::k2, X>(span_log2);
+        case Level::k3: return at_level<Level::k3, X>(span_log2);
+        case Level::k4: return at_level<Level::k4, X>(span_log2);
+        case Level::k6: return at_level<Level::k6, X>(span_log2);
+        case Level::k8: return at_level<Level::k8, X>(span_log2);
     }
     __builtin_trap();
 }

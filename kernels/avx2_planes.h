@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/avx2_unpacked.h"
 #include "kernels/nested.h"
@@ -88,69 +87,6 @@ template <Level L>
     return at;
 }
 
-// A short super-block in the form of a full one, with zeros for the groups that it does not have.
-struct Whole {
-    alignas(32) uint8_t one[2][kOneBit];
-    alignas(32) uint8_t two[3][kTwoBits];
-    ScaleBlock scales;
-
-    static void spread_one(const uint8_t* from, size_t groups, uint8_t* to) {
-        __m128i lanes[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
-        for (size_t c = 0; c < groups; ++c) {
-            const __m128i bits = _mm_set1_epi32(i32_at(from + 4 * c));
-            const __m128i low = _mm_and_si128(_mm_srlv_epi32(bits, _mm_setr_epi32(0, 1, 2, 3)), _mm_set1_epi8(1));
-            const __m128i high = _mm_and_si128(_mm_srlv_epi32(bits, _mm_setr_epi32(4, 5, 6, 7)), _mm_set1_epi8(1));
-            const __m128i both = _mm_or_si128(low, _mm_add_epi8(high, high));
-            lanes[c / 4] = _mm_or_si128(lanes[c / 4], _mm_sll_epi16(both, _mm_cvtsi32_si128(static_cast<int>(c % 4 * 2))));
-        }
-        _mm256_store_si256(reinterpret_cast<__m256i*>(to), two_lanes(lanes[0], lanes[1]));
-    }
-
-    static void spread_two(const uint8_t* from, size_t groups, uint8_t* to) {
-        for (int h = 0; h < 2; ++h) {
-            const __m128i places = _mm_setr_epi32(4 * h, 4 * h, 4 * h + 2, 4 * h + 2);
-            __m128i lanes[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
-            for (size_t c = 0; c < groups; ++c) {
-                const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * c));
-                const __m128i bits = _mm_srlv_epi32(_mm_unpacklo_epi64(eight, eight), places);
-                const __m128i codes = _mm_and_si128(bits, _mm_set1_epi8(3));
-                lanes[c / 4] = _mm_or_si128(lanes[c / 4], _mm_sll_epi16(codes, _mm_cvtsi32_si128(static_cast<int>(c % 4 * 2))));
-            }
-            _mm256_store_si256(reinterpret_cast<__m256i*>(to + 32 * h), two_lanes(lanes[0], lanes[1]));
-        }
-    }
-
-    void spread_scales(const uint8_t* from, size_t groups) {
-        unsigned scale[8] = {}, min[8] = {};
-        for (size_t c = 0; c < groups; ++c) {
-            const unsigned both = static_cast<unsigned>(u16_at(from + 4 + c * 12 / 8)) >> (c % 2 * 4);
-            scale[c] = both & 63;
-            min[c] = both >> 6 & 63;
-        }
-        std::memcpy(scales.d, from, 2);
-        std::memcpy(scales.dmin, from + 2, 2);
-        for (size_t c = 0; c < 4; ++c) {
-            scales.scales[c] = static_cast<uint8_t>(scale[c] | scale[c + 4] >> 4 << 6);
-            scales.scales[c + 4] = static_cast<uint8_t>(min[c] | min[c + 4] >> 4 << 6);
-            scales.scales[c + 8] = static_cast<uint8_t>((scale[c + 4] & 15) | (min[c + 4] & 15) << 4);
-        }
-    }
-
-    template <Level L>
-    [[gnu::noinline]] Row spread(const Row& from, size_t groups) {
-        Row row{};
-        spread_two(from.p1, groups, two[0]);
-        row.p1 = two[0];
-        if constexpr (L >= Level::k3) spread_one(from.p2, groups, one[0]), row.p2 = one[0];
-        if constexpr (L >= Level::k4) spread_one(from.p3, groups, one[1]), row.p3 = one[1];
-        if constexpr (L >= Level::k6) spread_two(from.p4a, groups, two[1]), row.p4a = two[1];
-        if constexpr (L >= Level::k8) spread_two(from.p4b, groups, two[2]), row.p4b = two[2];
-        spread_scales(from.scales, groups);
-        row.scales = scales.d;
-        return row;
-    }
-};
-
 // Nibbles of 256 codes: of groups P and P + 4 in even[] for even P, odd[] for odd; of P of 2 and 3 the upper ones.
 struct Nibbles {
     __m256i even[2], odd[2];
@@ -186,13 +122,15 @@ struct PairCodes {
 [[gnu::always_inline]] inline Pairs pairs_at(const uint8_t* p) { return {{bytes_at(p), bytes_at(p + 32)}}; }
 
 // Codes 4 * high + low.
+[[gnu::always_inline]] inline __m256i even_nibbles(__m256i high, __m256i low) {
+    return _mm256_or_si256(masked(_mm256_slli_epi16(high, 2), 0xcc), masked(low, 0x33));
+}
+[[gnu::always_inline]] inline __m256i odd_nibbles(__m256i high, __m256i low) {
+    return _mm256_or_si256(masked(high, 0xcc), masked(_mm256_srli_epi16(low, 2), 0x33));
+}
 [[gnu::always_inline]] inline Nibbles nibbles_of(const Pairs& high, const Pairs& low) {
-    Nibbles n;
-    for (size_t h = 0; h < 2; ++h) {
-        n.even[h] = _mm256_or_si256(masked(_mm256_slli_epi16(high.v[h], 2), 0xcc), masked(low.v[h], 0x33));
-        n.odd[h] = _mm256_or_si256(masked(high.v[h], 0xcc), masked(_mm256_srli_epi16(low.v[h], 2), 0x33));
-    }
-    return n;
+    return {{even_nibbles(high.v[0], low.v[0]), even_nibbles(high.v[1], low.v[1])},
+            {odd_nibbles(high.v[0], low.v[0]), odd_nibbles(high.v[1], low.v[1])}};
 }
 
 // Codes 2 * high + the bits of a plane of one bit.
@@ -254,27 +192,16 @@ template <Level L>
 }
 
 template <Level L>
-[[gnu::always_inline]] inline void scales_of(const Row& row, const Refinement& f, __m256& scale, __m256& min) {
-    k_scales(Blocks<ScaleBlock>{reinterpret_cast<const ScaleBlock*>(row.scales)}, scale, min);
-    if constexpr (Halves<L>::kLow) {
-        scale = _mm256_mul_ps(scale, _mm256_set1_ps(f.step));
-        min = _mm256_sub_ps(min, _mm256_mul_ps(_mm256_set1_ps(f.centre), scale));
-    }
+[[gnu::always_inline]] inline void refine(const Refinement& f, __m256& scale, __m256& min) {
+    if constexpr (!Halves<L>::kLow) return;
+    scale = _mm256_mul_ps(scale, _mm256_set1_ps(f.step));
+    min = _mm256_sub_ps(min, _mm256_mul_ps(_mm256_set1_ps(f.centre), scale));
 }
 
-// 256 weights from super-block `i` of row `r` on. Of both, the low half is left alone where the level has none.
 template <Level L>
-[[gnu::noinline]] void unpack_level(const Nested& w, size_t r, size_t i, Unpacked& high, Unpacked& low) {
-    Whole whole;
-    Row at = super_of<L>(row_at<L>(w, r), i);
-    if (w.cells_from(i) < kCellsPerSuper) at = whole.spread<L>(at, w.cells_from(i));
-    scales_of<L>(at, refinement_of<L>(w.rows.span_log2), high.scale, high.min);
-    const auto codes = Halves<L>::high(at);
-    unpack_codes<decltype(Halves<L>::codes_of(codes))>(codes, high);
-    if constexpr (Halves<L>::kLow) {
-        const auto rest = Halves<L>::low(at);
-        unpack_codes<decltype(Halves<L>::codes_of(rest))>(rest, low);
-    }
+[[gnu::always_inline]] inline void scales_of(const Row& row, const Refinement& f, __m256& scale, __m256& min) {
+    k_scales(Blocks<ScaleBlock>{reinterpret_cast<const ScaleBlock*>(row.scales)}, scale, min);
+    refine<L>(f, scale, min);
 }
 
 }  // namespace
