@@ -254,8 +254,9 @@ void multiply_nested_tile(const Nested& w, const AtLevel& level, size_t first, s
     for (size_t t = 0; t < tokens; ++t) store_sums(lanes[t], rows, y + t * y_stride);
 }
 
-// From so many tokens on they share a tile, whose codes are put together once. Bench: nested/*/2 to 16.
-constexpr size_t kSharedTokens = 8;
+// From so many tokens on they share a tile, whose codes are put together once. Bench, nested/640/*/fine, tile to rows one by
+// one: 8 tokens 79 to 69 ms (level 8) and 110 to 61 (4), 16 tokens 104 to 145 and 166 to 171.
+constexpr size_t kSharedTokens = 12;
 
 template <bool kLow, class X>
 void multiply_codes(const Nested& w, const AtLevel& level, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
