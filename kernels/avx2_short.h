@@ -146,7 +146,12 @@ struct ShortCodes {
 
     [[gnu::always_inline]] ShortCodes(const Row& at, size_t groups) : two(groups > kGroupsPerRegister) {
         take(at, ShortGroups(0, groups), 0);
-        if (two) take(at, ShortGroups(kGroupsPerRegister, groups), 1);
+        if (two) {
+            take(at, ShortGroups(kGroupsPerRegister, groups), 1);
+        } else {  // never used; g++ does not see it in every build
+            for (Parts* parts : {&high[1], &low[1]})
+                for (__m256i& part : *parts) part = _mm256_setzero_si256();
+        }
     }
 
     // Sums of the eight cells.
