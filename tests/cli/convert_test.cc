@@ -253,7 +253,19 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     for (size_t p = 0; p < ladder.size(); ++p) EXPECT_EQ(ladder[p]["bytes"], first["auto"][p]["bytes"]);
     const std::string lines = read_file(token_trace);
     EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 3 * 15);
-    compared.insert(compared.end(), {"--precision", "4"});
+    const Ended fitted = spawn({WEIR_SCHED, "fit", token_trace, "--held-out", token_trace, "--json"}, {});
+    ASSERT_EQ(fitted.status, 0) << fitted.err;
+    EXPECT_EQ(json::parse(fitted.out, nullptr, false)["rows"].size(), ladder.size());
+    expect_one_line(spawn({WEIR_SCHED, "fit", table}, {}), 1, "is no trace");
+    const std::vector<std::string> simulate = {WEIR_SCHED, "simulate", table, "--compute-ms", "5,4,3,2,1", "--acceptance", "0.5,0.4", "--device-gbps"};
+    const auto at_speed = [&](const char* gbps) {
+        std::vector<std::string> args = simulate;
+        args.push_back(gbps);
+        return spawn(args, {});
+    };
+    EXPECT_THAT(at_speed("1").out, HasSubstr("auto-exact, drafted at 4 bits"));
+    expect_one_line(at_speed("nan"), 2, "--device-gbps");
+    compared.insert(compared.end(), {"--precision", "4", "--trace-plans", "3"});
     expect_one_line(weir(compared), 2, "no --precision");
 
     std::vector<std::string> elsewhere = run;
