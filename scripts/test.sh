@@ -89,6 +89,7 @@ if [[ -z $only ]]; then
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     # A run that cannot go on ends by _exit with a line: threads that nobody joined then are no leak.
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0
+    TSAN_OPTIONS+=:suppressions=$weir_root/tests/tsan_suppressions.txt
 
     # By clang, which builds the fuzzers, and takes a quarter of g++'s time for GoogleTest's templates under UBSan.
     CXX=clang++ phase "ASan, UBSan, fuzzers" build-asan "${sanitizer_options[@]}" -Dfuzzers=true \
