@@ -119,7 +119,7 @@ struct StoreStats {
     uint64_t budget_changes = 0;     // of frame_bytes, since the start
     uint64_t read_retries = 0;       // reads that failed and were tried again
     uint64_t buffered_rereads = 0;   // of these, through the page cache
-    uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, or populated anew
+    uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, populated anew or read again
     ExpertStats experts;
     std::string rungs;               // "uffd=user-mode-only install=move reader=io_uring io=direct"
 };
