@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ enum class ReadFault {
     kSpin,       // likewise, busily
     kExit,       // the thread that waits ends
     kBroken,     // wait() reports that the queue is broken
+    kVanished,   // what it read last has no memory any more
 };
 
 // The real queue, with results changed on their way back.
@@ -51,7 +53,7 @@ class FaultyQueue : public pager::ReadQueue {
   public:
     FaultyQueue(ReadFault fault, Nth when, int direct_fd = -1)
         : inner_(pager::make_read_queue(pager::ReaderRung::kAuto)), fault_(fault), when_(when), direct_fd_(direct_fd) {
-        fds_.assign(inner_->capacity(), -1);
+        reads_.resize(inner_->capacity());
     }
 
     const char* name() const override { return "faulty"; }
@@ -60,7 +62,7 @@ class FaultyQueue : public pager::ReadQueue {
     void watch(int uffd) noexcept override { inner_->watch(uffd); }
 
     int push(const pager::Read& read) noexcept override {
-        fds_[read.tag] = read.fd;
+        reads_[read.tag] = read;
         if (fault_ == ReadFault::kNoRoom && when_.hits(++count_)) return -EBUSY;
         return inner_->push(read);
     }
@@ -77,7 +79,7 @@ class FaultyQueue : public pager::ReadQueue {
   private:
     bool concerns(const pager::ReadDone& done) const {
         return fault_ != ReadFault::kNone && fault_ != ReadFault::kNoRoom &&
-               (fault_ != ReadFault::kEioDirect || fds_[done.tag] == direct_fd_);
+               (fault_ != ReadFault::kEioDirect || reads_[done.tag].fd == direct_fd_);
     }
 
     void spoil(pager::ReadDone* done, pager::Wakeup* w) const noexcept {
@@ -100,6 +102,11 @@ class FaultyQueue : public pager::ReadQueue {
                 break;
             case ReadFault::kExit: ::syscall(SYS_exit, 0); break;
             case ReadFault::kBroken: w->error = -EBADF; break;
+            case ReadFault::kVanished: {
+                const pager::Read& read = reads_[done->tag];
+                (void)::madvise(read.into + read.bytes - pager::page_size(), pager::page_size(), MADV_DONTNEED);
+                break;
+            }
             default: break;
         }
     }
@@ -129,7 +136,7 @@ class FaultyQueue : public pager::ReadQueue {
     ReadFault fault_;
     Nth when_;
     int direct_fd_;
-    std::vector<int> fds_;  // by tag
+    std::vector<pager::Read> reads_;  // by tag
     std::vector<std::pair<pager::ReadDone, uint64_t>> held_;
     uint64_t count_ = 0;
 };

@@ -142,6 +142,18 @@ TEST_F(IoctlFaults, AFrameThatLostPagesIsReadOnceMore) {
     }
 }
 
+TEST_F(IoctlFaults, FramesThatAlwaysLosePagesEndInOneText) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here";
+    for (const uint64_t nth : {1, 2, 15, 30}) {
+        PagerOptions o = options();
+        o.install = InstallRung::kMove;
+        o.read_queue = std::make_unique<FaultyQueue>(ReadFault::kVanished, Nth{nth, true});
+        EXPECT_FALSE(walk(std::move(o))) << "read " << nth;
+        EXPECT_GE(stats_.lost_frames, 8u);
+        EXPECT_NE(failure_.find("copying it failed: pages of its frame are gone"), std::string::npos) << failure_;
+    }
+}
+
 TEST_F(IoctlFaults, RegistrationThatFails) {
     for (const uint64_t nth : {1, 2}) {  // the Region, the probe's page
         EXPECT_THROW(walk_with({.call = Call::kRegister, .error = ENOMEM, .when = {nth, true}}, InstallRung::kAuto),
