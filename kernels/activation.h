@@ -5,7 +5,8 @@
 // The 8-bit form is a row of Supers. The fine form of a row of n Supers is made of bytes, code = 128 * high + low: n
 // Supers with the high ones, then the low ones, then a byte per Super that says which cells are fine. Cells that are not
 // have 7 bits, and zeros for low bytes; a kernel leaves out the products with those, and the high ones lie as close as in
-// the 8-bit form.
+// the 8-bit form. Behind them the same codes lie once more, whole: a kernel to which 16 bits cost what 8 do asks nobody
+// which cells are fine.
 //
 // The order of the elements serves the AVX2 kernels. Cells of 32 elements b and b + 4 share vectors of 32
 // bytes, because that is how the nibbles of both halves of a K block, and of two 32-element blocks, come out
@@ -32,16 +33,20 @@ struct Super {
 
 static_assert(sizeof(Super) == 384);
 
-// Where the low bytes (-64 to 63, kSuperElements for each Super, see int8_place()) and the fine cells (a byte for each
-// Super, bit b for cell b) of a row in the fine form lie, and its size, a multiple of 64.
+// Where the low bytes (-64 to 63, kSuperElements for each Super, see int8_place()), the fine cells (a byte for each
+// Super, bit b for cell b) and the whole codes (kSuperElements int16 for each Super, in the order of the row) of a row in
+// the fine form lie, and its size, a multiple of 64.
 static inline constexpr size_t low_at(size_t supers) {
     return supers * sizeof(Super);
 }
 static inline constexpr size_t fine_at(size_t supers) {
     return supers * (sizeof(Super) + kSuperElements);
 }
-static inline constexpr size_t fine_row_bytes(size_t supers) {
+static inline constexpr size_t whole_at(size_t supers) {
     return (fine_at(supers) + supers + 63) / 64 * 64;
+}
+static inline constexpr size_t fine_row_bytes(size_t supers) {
+    return whole_at(supers) + supers * kSuperElements * sizeof(int16_t);
 }
 
 constexpr float kInt8Max = 127.0f;

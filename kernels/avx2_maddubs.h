@@ -23,13 +23,6 @@ template <int P, int H>
     return _mm256_shuffle_epi8(groups, _mm256_set1_epi16(static_cast<int16_t>(kPair)));
 }
 
-// Says nothing to the CPU. g++ makes a tree of a chain of additions and loads its leaves far ahead; sixteen
-// registers do not hold them, and the spilling takes a quarter of the time (Q4_0, 64 tokens: 120 to 150
-// Gop/s; fine: 72 to 97).
-[[gnu::always_inline]] inline void keep_order(__m256i& v) {
-    asm("" : "+x"(v));
-}
-
 // How many steps of four columns, of 2 * 127 * kMaxCode each, an int16 sum may take within one scale.
 template <class C>
 constexpr size_t kSteps = C::kMaxCode <= 7    ? 4
@@ -113,6 +106,10 @@ struct Maddubs {
     // int16.
     template <class C>
     static constexpr bool kFlips = C::kSigned && !C::kGroups && kSteps<C> == 1;
+
+    // Sums of pairs are widened at each step.
+    template <class C>
+    static constexpr bool kWidens = kSteps<C> == 1;
 
     // Codes of a step of four columns and of each row, times four activations; `magnitude` of signed codes. `sign`: the
     // codes, or where they are below zero.

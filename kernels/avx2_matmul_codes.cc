@@ -1,6 +1,7 @@
 // Quantised weights with integer activations on any CPU that has AVX2.
 #include "kernels/avx2.h"
 #include "kernels/avx2_maddubs.h"
+#include "kernels/avx2_many.h"
 
 namespace weir::kernels::avx2 {
 

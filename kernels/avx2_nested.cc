@@ -238,8 +238,7 @@ void multiply_nested_tile(const Nested& w, const AtLevel& level, size_t first, s
         const size_t supers = all - super < kSupers ? all - super : kSupers;
         fill_nested<kLow>(w, level, row, super, supers, high, low);
         for (size_t i = 0; X::kTwoBytes && !kLow && i < supers; ++i) take_high_unit(high, i);
-        const Chunk chunk{x + super * sizeof(Super), x + low_at(all) + super * kSuperElements, x + fine_at(all) + super,
-                          x_stride_bytes};
+        const Chunk chunk = chunk_at(x, x_stride_bytes, all, super);
         const auto run = [&]<size_t T>(size_t t) {
             if constexpr (kLow) {
                 run_halves<X, T>(high, low, unit, supers, chunk.from_token(t), lanes + t);

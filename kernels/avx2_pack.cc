@@ -49,9 +49,9 @@ namespace {
 }
 
 // One cell; `out` is its Super, zeroed. Codes are whole multiples of `unit`, of at most code_max units. Their low bytes, if
-// there are any, go to `low`.
+// there are any, go to `low`; in the fine form they go to `whole`, the cell's place there.
 [[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float largest, float code_max, int unit, char* out,
-                                             char* low) {
+                                             char* low, char* whole) {
     if (!(largest <= 3.40282347e38f)) return set_scales(out, b, __builtin_nanf(""), 0, 0);
     if (largest < kSmallestMagnitude) return;
     const __m256 inverse = _mm256_set1_ps(code_max / largest);
@@ -63,6 +63,10 @@ namespace {
     for (size_t half = 0; half < 2; ++half) {
         // packs works within lanes: elements 0-3 8-11 4-7 12-15, put right by the permutation
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(codes[2 * half], codes[2 * half + 1]), 0xd8);
+        if (whole != nullptr) {
+            const __m256i codes16 = _mm256_mullo_epi16(packed, _mm256_set1_epi16(static_cast<int16_t>(unit)));
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole) + half, codes16);
+        }
         if (low == nullptr) {
             store_bytes(out + offsetof(Super, codes), b, half, packed);
             continue;
@@ -80,7 +84,7 @@ void pack_int8(const float* x, size_t k, char* out) {
         std::memset(out, 0, sizeof(Super));
         for (size_t b = 0; b < count; ++b) {
             const float* const cell = x + (first + b) * kCellElements;
-            pack_cell(cell, b, largest_of_cell(cell), kInt8Max, 1, out, nullptr);
+            pack_cell(cell, b, largest_of_cell(cell), kInt8Max, 1, out, nullptr, nullptr);
         }
     }
 }
@@ -97,11 +101,12 @@ void pack_fine(const float* x, size_t k, char* out) {
         const float* const cell = x + c * kCellElements;
         const float largest = largest_of_cell(cell);
         char* const super = out + s * sizeof(Super);
+        char* const whole = out + whole_at(supers) + c * kCellElements * sizeof(int16_t);
         if (!is_fine(largest, sum, cells)) {
-            pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr);
+            pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr, whole);
             continue;
         }
-        pack_cell(cell, b, largest, kFineMax, 1, super, out + low_at(supers) + s * kSuperElements);
+        pack_cell(cell, b, largest, kFineMax, 1, super, out + low_at(supers) + s * kSuperElements, whole);
         char& fine = out[fine_at(supers) + s];
         fine = static_cast<char>(fine | 1 << b);
     }

@@ -1,6 +1,7 @@
 // Quantised weights with integer activations on CPUs with AVX-512 and its VNNI: sixteen rows in a vector; row by row
 // the vectors stay as long as AVX2's, for reads of weights bound there.
 #include "kernels/avx2.h"
+#include "kernels/avx2_many.h"
 #include "kernels/dpbusd.h"
 
 namespace weir::kernels::avx2 {

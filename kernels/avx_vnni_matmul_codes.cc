@@ -1,5 +1,6 @@
 // Quantised weights with integer activations on CPUs with AVX-VNNI, which may have no AVX-512.
 #include "kernels/avx2.h"
+#include "kernels/avx2_many.h"
 #include "kernels/dpbusd.h"
 
 namespace weir::kernels::avx2 {

@@ -84,6 +84,8 @@ struct Dpbusd : V {
     static constexpr bool kOwnPath = kIsAnyOf<W, Q4_0, Q8_0, Q4_K, Q5_K, Q6_K>;
     template <class C>
     static constexpr bool kFlips = false;
+    template <class C>
+    static constexpr bool kWidens = false;
 
     // ---- a row: in 32 bytes whatever V is, as the activations lie
 

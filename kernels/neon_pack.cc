@@ -45,9 +45,9 @@ static_assert(1 << kHighBits == kHighUnit);
 }
 
 // One cell; `out` is its Super, zeroed. Codes are whole multiples of `unit`, of at most code_max units. Low bytes,
-// if there are any, go to `low`.
+// if there are any, go to `low`; in the fine form the codes go to `whole`, the cell's place there.
 [[gnu::always_inline]] inline void pack_cell(const float* x, size_t b, float largest, float code_max, int unit,
-                                             char* out, char* low) {
+                                             char* out, char* low, char* whole) {
     if (!(largest <= 3.40282347e38f)) return set_scales(out, b, __builtin_nanf(""), 0, 0);
     if (largest < kSmallestMagnitude) return;
     const float inverse = code_max / largest;
@@ -59,6 +59,11 @@ static_assert(1 << kHighBits == kHighUnit);
         sums[half] = unit * vaddvq_s32(vaddq_s32(vaddq_s32(c[0], c[1]), vaddq_s32(c[2], c[3])));
         const int16x8_t first = vqmovn_high_s32(vqmovn_s32(c[0]), c[1]);
         const int16x8_t second = vqmovn_high_s32(vqmovn_s32(c[2]), c[3]);
+        if (whole != nullptr) {
+            auto* const codes16 = reinterpret_cast<int16_t*>(whole) + 16 * half;
+            vst1q_s16(codes16, vmulq_n_s16(first, static_cast<int16_t>(unit)));
+            vst1q_s16(codes16 + 8, vmulq_n_s16(second, static_cast<int16_t>(unit)));
+        }
         if (low == nullptr) {
             store_bytes(out + offsetof(Super, codes), b, half, first, second);
             continue;
@@ -78,7 +83,7 @@ void pack_int8(const float* x, size_t k, char* out) {
         std::memset(out, 0, sizeof(Super));
         for (size_t b = 0; b < count; ++b) {
             const float* const cell = x + (first + b) * kCellElements;
-            pack_cell(cell, b, largest_of_cell(cell), kInt8Max, 1, out, nullptr);
+            pack_cell(cell, b, largest_of_cell(cell), kInt8Max, 1, out, nullptr, nullptr);
         }
     }
 }
@@ -95,11 +100,12 @@ void pack_fine(const float* x, size_t k, char* out) {
         const float* const cell = x + c * kCellElements;
         const float largest = largest_of_cell(cell);
         char* const super = out + s * sizeof(Super);
+        char* const whole = out + whole_at(supers) + c * kCellElements * sizeof(int16_t);
         if (!is_fine(largest, sum, cells)) {
-            pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr);
+            pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr, whole);
             continue;
         }
-        pack_cell(cell, b, largest, kFineMax, 1, super, out + low_at(supers) + s * kSuperElements);
+        pack_cell(cell, b, largest, kFineMax, 1, super, out + low_at(supers) + s * kSuperElements, whole);
         char& fine = out[fine_at(supers) + s];
         fine = static_cast<char>(fine | 1 << b);
     }

@@ -71,6 +71,7 @@ void pack_fine(const float* x, size_t k, char* out) {
     for (size_t s = 0; s < supers; ++s) {
         Super super{};
         int8_t low[kSuperElements] = {};
+        int16_t whole[kSuperElements] = {};
         uint8_t fine_cells = 0;
         for (size_t b = 0; b < std::min(kCellsPerSuper, cells - s * kCellsPerSuper); ++b) {
             const float* const cell = x + (s * kCellsPerSuper + b) * kCellElements;
@@ -79,6 +80,7 @@ void pack_fine(const float* x, size_t k, char* out) {
             int codes[kCellElements];
             pack_cell(cell, b, fine ? kFineMax : kInt8Max, fine ? 1 : kHighUnit, super, codes);
             for (size_t i = 0; i < kCellElements; ++i) {
+                whole[b * kCellElements + i] = static_cast<int16_t>(codes[i]);
                 const int high = (codes[i] + kHighUnit / 2) >> 7;
                 super.codes[int8_place(b, i)] = static_cast<int8_t>(high);
                 low[int8_place(b, i)] = static_cast<int8_t>(codes[i] - kHighUnit * high);
@@ -87,6 +89,7 @@ void pack_fine(const float* x, size_t k, char* out) {
         std::memcpy(out + s * sizeof super, &super, sizeof super);
         std::memcpy(out + low_at(supers) + s * sizeof low, low, sizeof low);
         std::memcpy(out + fine_at(supers) + s, &fine_cells, 1);
+        std::memcpy(out + whole_at(supers) + s * sizeof whole, whole, sizeof whole);
     }
 }
 
