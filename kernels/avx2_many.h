@@ -29,7 +29,7 @@ void fill_tile(const Source& w, const char* const (&row)[kTileRows], size_t supe
             for (size_t r = 0; r < kVectorRows; ++r) {
                 w.unpack(row[v * kVectorRows + r] + (super + i) * w.super_bytes, cells, unpacked[r]);
             }
-            if constexpr (kIsWide<R, I, X>) enter(unpacked, tile, i, v);
+            if constexpr (kIsWide<R, I, X>) enter_wide<true>(unpacked, tile, i, v);
             else enter<R::kGroups, I::template kFlips<R>>(unpacked, tile, i, v);
         }
         if constexpr (X::kTwoBytes && !kIsWide<R, I, X>) take_high_unit(tile, i);
@@ -56,7 +56,7 @@ void multiply_tile(const Source& w, size_t first, size_t rows, const char* x, si
         fill_tile<R, I, X>(w, row, super, supers, tile);
         const Chunk chunk = chunk_at(x, x_stride_bytes, all_supers, super);
         const auto run = [&]<size_t T>(size_t at) __attribute__((always_inline)) {
-            if constexpr (kWide) run_wide<T>(tile, supers, chunk.from_token(at), lanes + at);
+            if constexpr (kWide) run_wide<true, T>(tile, supers, chunk.from_token(at), lanes + at);
             else run_tile<R, I, X, T>(tile, supers, chunk.from_token(at), lanes + at);
         };
         size_t t = 0;

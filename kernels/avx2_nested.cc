@@ -1,6 +1,6 @@
-// Products with nested blocks straight from their planes. The high half of a code and the low one are multiplied apart, as
-// nibbles, whose sums of sixteen products fit an int16: no code of 8 bits ever meets an activation of 8 bits in one 16-bit
-// product, so nothing saturates.
+// Products with nested blocks straight from their planes. For few tokens the high half of a code and the low one are multiplied
+// apart, as nibbles, whose sums of sixteen products fit an int16: no code of 8 bits ever meets an activation of 8 bits in one
+// 16-bit product, so nothing saturates. For many, whole codes are multiplied as 16 bits, into 32.
 //
 // The value of an output is that of kernels/avx2_matmul_codes.h, with the integer sum of a cell being
 // sum(high) << shift + sum(low): exact, however it is made.
@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/avx2.h"
 #include "kernels/avx2_maddubs.h"
 #include "kernels/avx2_short.h"
+#include "kernels/avx2_wide.h"
 
 namespace weir::kernels::avx2 {
 namespace {
@@ -159,64 +161,28 @@ void multiply_few(const RowDots& dots, const Nested& w, size_t rows, const char*
 // ---- sixteen rows side by side
 
 using TileOfNibbles = Ready<15, false, false>;
-template <size_t T>
-using Sums = __m256[T][kVectors];
+// A tile of bytes for codes of one half, of 16 bits for whole codes of two.
+template <bool kLow>
+using TileOf = std::conditional_t<kLow, WideTile, RowTile>;
+template <bool kLow>
+constexpr size_t kSupersOf = kLow ? kWideSupers : kTileSupers;
 
 template <bool kLow>
 void fill_nested(const Nested& w, const AtLevel& level, const size_t (&row)[kTileRows], size_t super, size_t supers,
-                 RowTile& high, RowTile& low) {
-    Unpacked unpacked[kVectorRows], unpacked_low[kVectorRows] = {};
+                 TileOf<kLow>& tile) {
+    Unpacked unpacked[kVectorRows], low = {};
+    const __m128i shift = _mm_cvtsi32_si128(level.f.shift);  // high halves are below 16: none crosses its byte
     for (size_t i = 0; i < supers; ++i) {
         for (size_t v = 0; v < kVectors; ++v) {
             for (size_t r = 0; r < kVectorRows; ++r) {
-                level.unpack(w, row[v * kVectorRows + r], super + i, unpacked[r], unpacked_low[r]);
-            }
-            enter<false>(unpacked, high, i, v);
-            if (kLow) enter<false>(unpacked_low, low, i, v);
-        }
-    }
-}
-
-// run_tile() for codes of two halves. `unit`: of the high half.
-template <class X, size_t T>
-void run_halves(const RowTile& high, const RowTile& low, float unit, size_t supers, const Chunk& chunk, Lanes* lanes) {
-    const __m256 high_unit = _mm256_set1_ps(unit);
-    for (size_t super = 0; super < supers; ++super) {
-        const char* x[T];
-        const char* low_bytes[T];
-        unsigned fine = 0;
-        for (size_t t = 0; t < T; ++t) {
-            x[t] = chunk.x + t * chunk.stride + super * sizeof(Super);
-            low_bytes[t] = chunk.low + t * chunk.stride + super * kSuperElements;
-            if (X::kTwoBytes) fine |= static_cast<uint8_t>(chunk.fine[t * chunk.stride + super]);
-        }
-        for (size_t b = 0; b < kCellsPerSuper; ++b) {
-            // exact: below 32 * 255 * 127
-            const auto sums = [&](const char* const(&bytes)[T], size_t at, Sums<T>& out) __attribute__((always_inline)) {
-                Sums<T> rest;
-                Maddubs::sum_cells<TileOfNibbles, T>(high, super, b, bytes, at, out);
-                Maddubs::sum_cells<TileOfNibbles, T>(low, super, b, bytes, at, rest);
-                for (size_t t = 0; t < T; ++t) {
-                    for (size_t v = 0; v < kVectors; ++v) out[t][v] = _mm256_fmadd_ps(out[t][v], high_unit, rest[t][v]);
-                }
-            };
-            Sums<T> sum, fine_sum;
-            sums(x, kCodesAt, sum);
-            const bool is_fine_cell = X::kTwoBytes && (fine >> b & 1) != 0;
-            if (is_fine_cell) sums(low_bytes, 0, fine_sum);
-            for (size_t t = 0; t < T; ++t) {
-                for (size_t v = 0; v < kVectors; ++v) {
-                    if (X::kTwoBytes) {
-                        const __m256 rest = is_fine_cell ? fine_sum[t][v] : _mm256_setzero_ps();
-                        sum[t][v] = _mm256_fmadd_ps(sum[t][v], _mm256_set1_ps(kHighUnit), rest);
-                    }
-                    const __m256 scale_x = Maddubs::all(float_at(x[t] + kScaleAt, b));
-                    const __m256 sum_x = Maddubs::all(float_at(x[t] + kSumAt, b));
-                    const __m256 scale = _mm256_mul_ps(Maddubs::floats(high.scale[super][b], v), scale_x);
-                    const __m256 lane = _mm256_fmadd_ps(sum[t][v], scale, Maddubs::floats(lanes[t][b], v));
-                    Maddubs::store(lanes[t][b], v, _mm256_fmadd_ps(Maddubs::floats(high.min[super][0][b], v), sum_x, lane));
+                level.unpack(w, row[v * kVectorRows + r], super + i, unpacked[r], low);
+                for (size_t c = 0; kLow && c < kCellsPerSuper; ++c) {
+                    __m256i& code = unpacked[r].code[c];
+                    code = _mm256_add_epi8(_mm256_sll_epi16(code, shift), low.code[c]);
                 }
             }
+            if constexpr (kLow) enter_wide<false>(unpacked, tile, i, v);
+            else enter<false>(unpacked, tile, i, v);
         }
     }
 }
@@ -225,27 +191,23 @@ void run_halves(const RowTile& high, const RowTile& low, float unit, size_t supe
 template <bool kLow, class X>
 void multiply_nested_tile(const Nested& w, const AtLevel& level, size_t first, size_t rows, const char* x,
                           size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride) {
-    // Where there are two halves, tiles of half the length: both together stay in a first-level cache.
-    constexpr size_t kSupers = kLow ? kTileSupers / 2 : kTileSupers;
     size_t row[kTileRows];
     for (size_t r = 0; r < kTileRows; ++r) row[r] = first + (r < rows ? r : rows - 1);
-    RowTile high, low;
+    TileOf<kLow> tile;
     alignas(64) Lanes lanes[kTokenBlock];
     std::memset(lanes, 0, tokens * sizeof(Lanes));
-    const float unit = static_cast<float>(1 << level.f.shift);
     const size_t all = w.supers();
-    for (size_t super = 0; super < all; super += kSupers) {
-        const size_t supers = all - super < kSupers ? all - super : kSupers;
-        fill_nested<kLow>(w, level, row, super, supers, high, low);
-        for (size_t i = 0; X::kTwoBytes && !kLow && i < supers; ++i) take_high_unit(high, i);
+    for (size_t super = 0; super < all; super += kSupersOf<kLow>) {
+        const size_t supers = all - super < kSupersOf<kLow> ? all - super : kSupersOf<kLow>;
+        fill_nested<kLow>(w, level, row, super, supers, tile);
         const Chunk chunk = chunk_at(x, x_stride_bytes, all, super);
         const auto run = [&]<size_t T>(size_t t) {
-            if constexpr (kLow) {
-                run_halves<X, T>(high, low, unit, supers, chunk.from_token(t), lanes + t);
-            } else {
-                run_tile<TileOfNibbles, Maddubs, X, T>(high, supers, chunk.from_token(t), lanes + t);
-            }
+            if constexpr (kLow) run_wide<false, T>(tile, supers, chunk.from_token(t), lanes + t);
+            else run_tile<TileOfNibbles, Maddubs, X, T>(tile, supers, chunk.from_token(t), lanes + t);
         };
+        if constexpr (X::kTwoBytes && !kLow) {
+            for (size_t i = 0; i < supers; ++i) take_high_unit(tile, i);
+        }
         size_t t = 0;
         for (; t + 4 <= tokens; t += 4) run.template operator()<4>(t);
         for (; t < tokens; ++t) run.template operator()<1>(t);
@@ -260,8 +222,9 @@ constexpr size_t kSharedTokens = 12;
 template <bool kLow, class X>
 void multiply_codes(const Nested& w, const AtLevel& level, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
                     float* y, size_t y_stride) {
-    if (tokens < kSharedTokens) return multiply_few<X>(level.dots, w, rows, x, x_stride_bytes, tokens, y, y_stride);
-    for (size_t t = 0; t < tokens; t += kTokenBlock) {
+    constexpr bool kTiles = X::kTwoBytes || !kLow;  // 16-bit codes meet whole codes of activations
+    if (!kTiles || tokens < kSharedTokens) return multiply_few<X>(level.dots, w, rows, x, x_stride_bytes, tokens, y, y_stride);
+    for (size_t t = 0; kTiles && t < tokens; t += kTokenBlock) {
         const size_t block = tokens - t < kTokenBlock ? tokens - t : kTokenBlock;
         for (size_t r = 0; r < rows; r += kTileRows) {
             multiply_nested_tile<kLow, X>(w, level, r, rows - r < kTileRows ? rows - r : kTileRows, x + t * x_stride_bytes,

@@ -19,17 +19,20 @@ constexpr size_t kWideSupers = kTileSupers / 2;
 struct alignas(64) WideTile {
     __m256i codes[kWideSupers][kCellsPerSuper][kCellElements / 2][kVectors];  // [pair of columns][rows]: two int16 of each row
     RowFloats scale[kWideSupers][kCellsPerSuper];
+    RowFloats min[kWideSupers][kCellsPerSuper];  // of unsigned codes
 };
 
 // 256 columns of eight rows into a tile.
-[[gnu::noinline]] inline void enter(const Unpacked (&rows)[kVectorRows], WideTile& tile, size_t super, size_t vector) {
+template <bool kSigned>
+[[gnu::noinline]] void enter_wide(const Unpacked (&rows)[kVectorRows], WideTile& tile, size_t super, size_t vector) {
     __m256i entries[8];
     // Bytes of each row's four, in the upper halves of int16s.
     const __m256i first = _mm256_set1_epi32(static_cast<int>(0x01800080u));
     const __m256i second = _mm256_set1_epi32(static_cast<int>(0x03800280u));
     const __m256i four = _mm256_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
     const auto pair_of = [four](__m256i codes, __m256i which) __attribute__((always_inline)) {
-        return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, _mm256_or_si256(four, which)), 8);
+        const __m256i upper = _mm256_shuffle_epi8(codes, _mm256_or_si256(four, which));
+        return kSigned ? _mm256_srai_epi16(upper, 8) : _mm256_srli_epi16(upper, 8);
     };
     for (size_t v = 0; v < 8; ++v) {
         const size_t cell = v / 2, pair = v % 2 * 8;
@@ -41,14 +44,18 @@ struct alignas(64) WideTile {
             tile.codes[super][cell + 4][pair + 2 * i + 1][vector] = pair_of(entries[i + 4], second);
         }
     }
-    gather(rows, [](const Unpacked& u) { return _mm256_castps_si256(u.scale); }, entries);
-    for (size_t b = 0; b < kCellsPerSuper; ++b) {
-        _mm256_store_ps(tile.scale[super][b] + kVectorRows * vector, _mm256_castsi256_ps(entries[b]));
-    }
+    const auto enter_floats = [&](RowFloats (&to)[kCellsPerSuper], auto of) __attribute__((always_inline)) {
+        gather(rows, [of](const Unpacked& u) { return _mm256_castps_si256(of(u)); }, entries);
+        for (size_t b = 0; b < kCellsPerSuper; ++b) {
+            _mm256_store_ps(to[b] + kVectorRows * vector, _mm256_castsi256_ps(entries[b]));
+        }
+    };
+    enter_floats(tile.scale[super], [](const Unpacked& u) { return u.scale; });
+    if (!kSigned) enter_floats(tile.min[super], [](const Unpacked& u) { return u.min; });
 }
 
 // `supers` stretches of the tile against T tokens.
-template <size_t T>
+template <bool kSigned, size_t T>
 void run_wide(const WideTile& tile, size_t supers, const Chunk& chunk, Lanes* lanes) {
     for (size_t super = 0; super < supers; ++super) {
         const char* x[T];
@@ -58,7 +65,7 @@ void run_wide(const WideTile& tile, size_t supers, const Chunk& chunk, Lanes* la
             whole[t] = chunk.whole + t * chunk.stride + super * kSuperElements * sizeof(int16_t);
         }
         for (size_t b = 0; b < kCellsPerSuper; ++b) {
-            __m256i sum[T][kVectors];  // at most 32 * 128 * 16319
+            __m256i sum[T][kVectors];  // at most 32 * 255 * 16319
 #pragma GCC unroll 16
             for (size_t pair = 0; pair < kCellElements / 2; ++pair) {
                 __m256i w[kVectors];
@@ -74,14 +81,20 @@ void run_wide(const WideTile& tile, size_t supers, const Chunk& chunk, Lanes* la
                 }
                 keep_loads();
             }
-            __m256 scale[kVectors];
-            for (size_t v = 0; v < kVectors; ++v) scale[v] = _mm256_load_ps(tile.scale[super][b] + kVectorRows * v);
+            __m256 scale[kVectors], min[kVectors];
+            for (size_t v = 0; v < kVectors; ++v) {
+                scale[v] = _mm256_load_ps(tile.scale[super][b] + kVectorRows * v);
+                if (!kSigned) min[v] = _mm256_load_ps(tile.min[super][b] + kVectorRows * v);
+            }
             for (size_t t = 0; t < T; ++t) {
                 const __m256 scale_x = _mm256_set1_ps(float_at(x[t] + kScaleAt, b));
+                const __m256 sum_x = _mm256_set1_ps(float_at(x[t] + kSumAt, b));
                 for (size_t v = 0; v < kVectors; ++v) {
-                    float* const lane = lanes[t][b] + kVectorRows * v;
+                    float* const at = lanes[t][b] + kVectorRows * v;
                     const __m256 unit = _mm256_mul_ps(scale[v], scale_x);
-                    _mm256_store_ps(lane, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t][v]), unit, _mm256_load_ps(lane)));
+                    __m256 lane = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t][v]), unit, _mm256_load_ps(at));
+                    if (!kSigned) lane = _mm256_fmadd_ps(min[v], sum_x, lane);
+                    _mm256_store_ps(at, lane);
                 }
                 keep_loads();
             }
