@@ -20,6 +20,21 @@ constexpr size_t kFeedbackBlock = 64;
 // gives 0.80 and 0.76.
 constexpr float kThreeWeight = 1.0f, kFourWeight = 3.0f;
 
+// What choose_high() holds codes to.
+struct Objective {
+    float three, four;  // weights of the levels' squared errors
+    float reach;        // steps of level 4 that a high half may lie off its weight, beside the nearest
+};
+
+Objective objective_of(LearnFor learn_for) {
+    switch (learn_for) {
+        case LearnFor::kAllLevels: break;
+        case LearnFor::kThree: return {1, 0, INFINITY};
+        case LearnFor::kFour: return {0, 1, INFINITY};
+    }
+    return {kThreeWeight, kFourWeight, 0.5f * (1 << kLearnedSpanLog2)};
+}
+
 // A group's scale and min at a level.
 struct Grid {
     float scale;
@@ -32,18 +47,18 @@ Grid grid_of(const NestedBlock::Scales& s, size_t group) {
             -(half_to_float(s.dmin) * static_cast<float>(s.min[group]))};
 }
 
-// The high half of the least error among those that the low half can bring back to the weight.
-int choose_high(float weight, float for_three, float for_four, const Grid& three, const Grid& four) {
+// The high half of the least error among those within reach of the weight: so far the low half can bring it back.
+int choose_high(float weight, float for_three, float for_four, const Grid& three, const Grid& four, const Objective& objective) {
     if (four.scale == 0) return 0;
-    constexpr float kReach = 0.5f * (1 << kLearnedSpanLog2);
     const float at = (weight - four.min) / four.scale;
     const int middle = std::clamp(static_cast<int>(std::nearbyint(at)), 0, 15);
+    const int around = std::isinf(objective.reach) ? 15 : 2;
     int best = middle;
     float least = INFINITY;
-    for (int high = std::max(0, middle - 2); high <= std::min(15, middle + 2); ++high) {
-        if (high != middle && std::fabs(at - static_cast<float>(high)) > kReach) continue;
+    for (int high = std::max(0, middle - around); high <= std::min(15, middle + around); ++high) {
+        if (high != middle && std::fabs(at - static_cast<float>(high)) > objective.reach) continue;
         const float off3 = for_three - three.at(high >> 1), off4 = for_four - four.at(high);
-        const float error = kThreeWeight * off3 * off3 + kFourWeight * off4 * off4;
+        const float error = objective.three * off3 * off3 + objective.four * off4 * off4;
         if (!(error < least)) continue;
         least = error;
         best = high;
@@ -90,8 +105,9 @@ bool feedback_factor(const KernelSet& kernels, size_t k, float* a) {
     return true;
 }
 
-bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t k, const float* factor,
+bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t k, const float* factor, LearnFor learn_for,
                   NestedBlock* out) {
+    const Objective objective = objective_of(learn_for);
     const size_t supers = (k + kSuperElements - 1) / kSuperElements;
     for (size_t r = 0; r < rows; ++r) {
         for (size_t b = 0; b < supers; ++b) {
@@ -112,7 +128,7 @@ bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t 
                 const size_t e = j % kSuperElements, g = e / kCellElements;
                 const Grid three = grid_of(block.s3, g), four = grid_of(block.s4, g);
                 float* const row[] = {copies[0] + r * k, copies[1] + r * k};
-                const int high = choose_high(nearest[r * k + j], row[0][j], row[1][j], three, four);
+                const int high = choose_high(nearest[r * k + j], row[0][j], row[1][j], three, four, objective);
                 block.code[e] = learned_code(nearest[r * k + j], high, four);
                 const float* const u = factor + j * k;
                 const float off[] = {row[0][j] - three.at(high >> 1), row[1][j] - four.at(high)};

@@ -21,8 +21,12 @@ bool feedback_factor(const KernelSet& kernels, size_t k, float* moments);
 
 constexpr uint8_t kLearnedSpanLog2 = 1;
 
+// Whose errors count. kThree and kFour are the same method without nesting, to see what nesting costs: codes for that level
+// alone, however far from the nearest one; no other level of such blocks is any good.
+enum class LearnFor { kAllLevels, kThree, kFour };
+
 // weights: [rows, k], finite, k a multiple of 32; spent. out: [rows, super-blocks of a row]. False as fit_nested().
-bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t k, const float* factor,
+bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t k, const float* factor, LearnFor learn_for,
                   NestedBlock* out);
 
 }  // namespace weir::kernels

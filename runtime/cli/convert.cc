@@ -31,6 +31,7 @@ struct Options {
     std::optional<SizeArg> band;
     std::string calibration;
     size_t tokens = 16u << 10;
+    int alone = 0;  // a level to learn for without the others
 };
 
 // A pass of the calibration text each, of which the last tokens show what the head takes in.
@@ -101,6 +102,8 @@ int convert(Options& o) {
         ProgressLine progress;
         std::unique_ptr<Calibration> calibration;
         if (!o.calibration.empty()) {
+            if (o.alone == 3) o.convert.learn_for = kernels::LearnFor::kThree;
+            if (o.alone == 4) o.convert.learn_for = kernels::LearnFor::kFour;
             calibration = std::make_unique<Calibration>(o, [&](size_t done, size_t windows) {
                 if (progress.due()) progress.show("calibration text: window " + std::to_string(done) + " of " + std::to_string(windows));
                 if (signals.asked() != 0) throw Error(o.input + ": conversion stopped; nothing is left of it");
@@ -156,8 +159,10 @@ Command add_convert(CLI::App& app) {
     command->add_option("input", options->input, "GGUF file")->required()->type_name("IN.gguf");
     command->add_option("output", options->output, "native file to write")->required()->type_name("OUT.weir");
     command->add_flag("--force", options->force, "replace a file that is there");
-    command->add_option("--calibration", options->calibration, "learn the rounding from what matrices take in on this text (not with experts)")->type_name("FILE");
+    CLI::Option* const calibration = command->add_option("--calibration", options->calibration, "learn the rounding from what matrices take in on this text (not with experts)")->type_name("FILE");
     command->add_option("--calibration-tokens", options->tokens, "of it, from all over the text")->capture_default_str()->check(whole_number(1, 1u << 24));
+    command->add_option("--learn-level", options->alone, "learn for this level alone, at the others' cost: to see what nesting costs")
+        ->check(CLI::IsMember({3, 4}))->needs(calibration);
     command->add_option("-t,--threads", options->convert.threads, "threads (default: physical cores)")->check(whole_number(1, 256));
     command->add_option_function<std::string>("--band", [options](const std::string& text) { options->band = parse_size(text, "--band"); },
         "rows that are walked together, as stored (default: a 64th of the matrices, at most 4M); less for budgets below 64M")->type_name("SIZE");

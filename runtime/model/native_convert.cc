@@ -213,7 +213,7 @@ class Converter {
   public:
     Converter(const GgufFile& source, NativeTable& table, PartialFile& out, const ConvertOptions& options,
               const std::function<bool(uint64_t, uint64_t)>& go_on)
-        : source_(source), input_(source), table_(table), out_(out), factor_(options.factor), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
+        : source_(source), input_(source), table_(table), out_(out), factor_(options.factor), learn_for_(options.learn_for), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
         for (const NativePart& part : table.parts) {
             for (uint64_t b = 0; b < part.bands(); ++b) tasks_.push_back({&part, b});
             total_ += part_bytes(part, table.page);
@@ -265,7 +265,7 @@ class Converter {
     }
 
     bool round_rows(std::vector<float>& weights, size_t rows, size_t cols, const std::vector<float>* factor, std::vector<kernels::NestedBlock>& out) const {
-        if (factor != nullptr) return kernels::learn_nested(kernels_, weights.data(), rows, cols, factor->data(), out.data());
+        if (factor != nullptr) return kernels::learn_nested(kernels_, weights.data(), rows, cols, factor->data(), learn_for_, out.data());
         for (size_t b = 0; b * 256 < cols; ++b)
             if (!kernels::fit_nested(weights.data() + b * 256, std::min<size_t>(256, cols - b * 256), &out[b])) return false;
         return true;
@@ -316,6 +316,7 @@ class Converter {
     NativeTable& table_;
     PartialFile& out_;
     const decltype(ConvertOptions::factor)& factor_;
+    const kernels::LearnFor learn_for_;
     std::mutex factor_mutex_;
     const std::function<bool(uint64_t, uint64_t)>& go_on_;
     const kernels::KernelSet& kernels_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/nested_learn.h"
 #include "runtime/model/config.h"
 #include "runtime/model/gguf.h"
 
@@ -20,6 +21,7 @@ struct ConvertOptions {
     // Learned rounding, where it is there: kernels::feedback_factor() of a tensor's inputs. Asked for in execution order, by one
     // thread at a time.
     std::function<std::shared_ptr<const std::vector<float>>(const std::string& tensor)> factor;
+    kernels::LearnFor learn_for = kernels::LearnFor::kAllLevels;
 };
 
 struct Conversion {

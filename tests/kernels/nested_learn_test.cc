@@ -119,7 +119,7 @@ TEST(NestedLearn, OutputsComeNearer) {
         const size_t supers = (k + 255) / 256;
         std::vector<NestedBlock> learned(rows * supers), nearest(rows * supers);
         std::vector<float> spent = w;
-        ASSERT_TRUE(learn_nested(scalar_set(), spent.data(), rows, k, factor.data(), learned.data()));
+        ASSERT_TRUE(learn_nested(scalar_set(), spent.data(), rows, k, factor.data(), LearnFor::kAllLevels, learned.data()));
         for (size_t r = 0; r < rows; ++r)
             for (size_t b = 0; b < supers; ++b)
                 ASSERT_TRUE(fit_nested(w.data() + r * k + b * 256, std::min<size_t>(256, k - b * 256),
@@ -128,6 +128,15 @@ TEST(NestedLearn, OutputsComeNearer) {
             const double learned_error =
                 output_error(w, at_level(level, learned, rows, k, kLearnedSpanLog2), x, rows, k);
             EXPECT_LT(learned_error, 0.6 * output_error(w, at_level(level, nearest, rows, k, 0), x, rows, k))
+                << static_cast<int>(level);
+        }
+        // Without nesting a level is at least as near, at what the others cost.
+        for (const auto& [level, alone] : {std::pair{Level::k3, LearnFor::kThree}, std::pair{Level::k4, LearnFor::kFour}}) {
+            std::vector<NestedBlock> apart(rows * supers);
+            spent = w;
+            ASSERT_TRUE(learn_nested(scalar_set(), spent.data(), rows, k, factor.data(), alone, apart.data()));
+            const double error = output_error(w, at_level(level, apart, rows, k, kLearnedSpanLog2), x, rows, k);
+            EXPECT_LT(error, output_error(w, at_level(level, learned, rows, k, kLearnedSpanLog2), x, rows, k))
                 << static_cast<int>(level);
         }
         // A step of level 8 is a sixteenth of the span: no weight is further away than half of it, and rounding of the grid.
@@ -146,9 +155,9 @@ TEST(NestedLearn, TheBlocksOfRowsDoNotMatter) {
     ASSERT_TRUE(feedback_factor(scalar_set(), k, factor.data()));
     std::vector<float> together = normal_weights(rows * k, 5), alone = together;
     std::vector<NestedBlock> all(rows * supers), one(rows * supers);
-    ASSERT_TRUE(learn_nested(scalar_set(), together.data(), rows, k, factor.data(), all.data()));
+    ASSERT_TRUE(learn_nested(scalar_set(), together.data(), rows, k, factor.data(), LearnFor::kAllLevels, all.data()));
     for (size_t r = 0; r < rows; ++r)
-        ASSERT_TRUE(learn_nested(scalar_set(), alone.data() + r * k, 1, k, factor.data(), one.data() + r * supers));
+        ASSERT_TRUE(learn_nested(scalar_set(), alone.data() + r * k, 1, k, factor.data(), LearnFor::kAllLevels, one.data() + r * supers));
     for (const Level level : kLevels) EXPECT_EQ(at_level(level, all, rows, k, 1), at_level(level, one, rows, k, 1));
 }
 
