@@ -1,6 +1,7 @@
 // Which bytes of the file each Extent holds, and where in the Region. The Region is cut into slots of extent_bytes; an Extent
 // is a slot, filled by one or more segments of the file. Extents are numbered as the walk first touches them; where what lies
-// together in memory is not walked together, their slots come in another order. Plain data, made by whoever knows the model.
+// together in memory is not walked together, their slots come in another order, and the walk may go on to use an Extent while it
+// begins and is done with many others. Plain data, made by whoever knows the model.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +24,11 @@ struct Layout {
     std::vector<Segment> segments;        // of Extent 0, of Extent 1, ...
     std::vector<uint32_t> first_segment;  // n_extents() + 1 entries
     std::vector<uint32_t> slots;          // of the Region, by Extent, each slot once; empty: slot e is Extent e's
+    std::vector<uint32_t> closes;         // by Extent: with how many the walk is done when it uses this one last; empty: with e
 
     size_t n_extents() const { return first_segment.empty() ? 0 : first_segment.size() - 1; }
     size_t slot(size_t e) const { return slots.empty() ? e : slots[e]; }
+    size_t closes_at(size_t e) const { return closes.empty() ? e : closes[e]; }
     std::span<const Segment> extent(size_t e) const {
         return {segments.data() + first_segment[e], segments.data() + first_segment[e + 1]};
     }

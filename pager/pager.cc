@@ -71,7 +71,7 @@ std::unique_ptr<Pager> Pager::start(FileParts files, Layout layout, PagerOptions
     };
     const Patience patience = options.patience;
     pager->worth_ = options.worth;
-    pager->ring_needs_ = {options.workers, false, options.held_extents};
+    pager->ring_needs_ = {options.workers, false, options.holding};
     pager->ring_needs_.worth = pager->worth_;
     pager->budget_frames_ = options.frames;
     const size_t n_extents = layout.n_extents(), frame_bytes = layout.extent_bytes, slot_frames = options.slot_frames;
@@ -201,11 +201,11 @@ bool Pager::wait_present(size_t worker, size_t extent) noexcept {
     return present;
 }
 
-void Pager::publish(size_t worker, uint64_t ordinal) noexcept {
+void Pager::publish(size_t worker, uint64_t position) noexcept {
     WorkerSlot& slot = shared_->workers[worker];
-    if (slot.position.load(std::memory_order_relaxed) == ordinal) return;
-    slot.position.store(ordinal, std::memory_order_seq_cst);
-    if (shared_->sleeping.load(std::memory_order_seq_cst) && ordinal >= shared_->wake_at.load(std::memory_order_seq_cst))
+    if (slot.position.load(std::memory_order_relaxed) == position) return;
+    slot.position.store(position, std::memory_order_seq_cst);
+    if (shared_->sleeping.load(std::memory_order_seq_cst) && position >= shared_->wake_at.load(std::memory_order_seq_cst))
         kick();
 }
 
@@ -213,7 +213,7 @@ size_t Pager::set_budget(size_t frames) {
     const std::lock_guard lock(budget_mutex_);
     const size_t spare = ring_needs_.copies ? 2 : 0;
     const size_t all = n_extents() + spare;
-    const size_t least = least_frames(ring_needs_.workers, ring_needs_.held) + spare;
+    const size_t least = least_frames(ring_needs_.workers, ring_needs_.holding) + spare;
     // What every pass touches comes first, groups get what it leaves.
     const size_t extents = std::min(std::max(frames - std::min(frames, least_slot_frames_), least), all);
     const size_t slots = std::clamp(frames - std::min(frames, extents), least_slot_frames_, all_slot_frames_);

@@ -10,8 +10,10 @@
 //     absent --read begins--> reading --all segments here, installed--> present --evicted--> absent
 //     absent, reading --the read failed for good--> failed
 //
-// Ordinals: pass * n_extents + extent, so that they ascend over all passes. Position: a worker's promise to touch
-// nothing below it any more; the pager follows the least of all workers.
+// Ordinals: pass * n_extents + extent, so that they ascend over all passes: when the walk begins to use an Extent.
+// Position: pass * n_extents + the number of Extents that a worker is done with; by layout.closes it is a promise to touch
+// nothing that closes below it any more. Where Extents are done with in the order in which they were begun, that is the
+// ordinal of the next. The pager follows the least of all workers: what closes below that is behind.
 //
 // Failure is data: after one, gates return false and failure() has the text. A thread that sleeps in a fault cannot be
 // told; on_unanswerable is called then and must end the process. So it is where the pager thread itself no longer answers,
@@ -56,8 +58,8 @@ struct Patience {
 
 struct PagerOptions {
     size_t workers = 1;
-    size_t held_extents = 2;  // that a worker may hold at a time, see residency_policy.h
-    size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers, held_extents), or one per Extent
+    Holding holding;    // what the walk holds at a time, see residency_policy.h
+    size_t frames = 0;  // of layout.extent_bytes each; at least least_frames(workers, holding), or one per Extent
     GroupLayout groups;      // what is used sparsely and lies in slots, not in the Region; empty: nothing does
     size_t slot_frames = 0;  // of layout.extent_bytes each, for slots, from GroupSlots::least_frames() to all_frames()
     std::vector<uint8_t> worth;  // by Extent, see residency_policy.h
@@ -147,10 +149,10 @@ class Pager {
 
     // Worker: waits until Extents [first, last] are present. False after a failure.
     bool acquire(size_t worker, size_t first, size_t last) noexcept;
-    // Worker, or the leader for it: nothing below `ordinal` will be touched by this worker. kSitsOut: nothing at all, until
-    // it publishes an ordinal again; it then holds nothing back, neither prefetch nor a budget that shrinks.
+    // Worker, or the leader for it: its Position. kSitsOut: it will touch nothing at all, until it publishes another
+    // again; it then holds nothing back, neither prefetch nor a budget that shrinks.
     static constexpr uint64_t kSitsOut = UINT64_MAX;
-    void publish(size_t worker, uint64_t ordinal) noexcept;
+    void publish(size_t worker, uint64_t position) noexcept;
 
     // nullptr where no groups were given.
     GroupSlots* slots() { return slots_.get(); }

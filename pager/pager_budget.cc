@@ -18,7 +18,7 @@ void PagerLoop::take_budget() noexcept {
     std::erase_if(ring_, [this](const Resident& r) { return residency_.pinned[r.extent]; });
     for (uint32_t e = 0; e < layout_.n_extents(); ++e) {
         const bool here = state(e) == kReading || state(e) == kPresent;
-        if (here && before.pinned[e] && !residency_.pinned[e]) ring_.push_back({e, next_use(e, kNever)});
+        if (here && before.pinned[e] && !residency_.pinned[e]) ring_.push_back({e, next_use(e).value_or(use_at(e, kNever))});
     }
     ring_cap_ = residency_.ring - residency_.staging;
     pool_->want(pool_frames());
@@ -26,8 +26,7 @@ void PagerLoop::take_budget() noexcept {
 }
 
 void PagerLoop::shed() noexcept {
-    const uint64_t near = greatest_position() + held_;
-    while (ring_.size() > ring_cap_ && (evict_consumed() || drop_farthest(near))) {
+    while (ring_.size() > ring_cap_ && (evict_consumed() || drop_farthest(beyond_use()))) {
     }
     while (frames_ > pool_frames() && !free_frames_.empty()) {
         pool_->give(free_frames_.back());

@@ -47,7 +47,7 @@ PagerLoop::PagerLoop(FileParts files, Layout layout, PagerOptions options, Pager
     : files_(files),
       layout_(std::move(layout)),
       reads_(with_groups(layout_, options.groups.slots)),
-      held_(options.held_extents),
+      holding_(options.holding),
       shared_(shared),
       on_unanswerable_(std::move(options.on_unanswerable)),
       uffd_(options.uffd, std::move(options.ioctl_call)) {
@@ -58,11 +58,14 @@ PagerLoop::PagerLoop(FileParts files, Layout layout, PagerOptions options, Pager
         CHECK(layout_.slots[e] < n && extent_in_[layout_.slots[e]] == UINT32_MAX);
         extent_in_[layout_.slots[e]] = e;
     }
+    CHECK(layout_.closes.empty() || layout_.closes.size() == n);
+    for (size_t e = 0; e < n; ++e)
+        longest_use_ = std::max<uint64_t>(longest_use_, layout_.closes_at(e) - std::min(layout_.closes_at(e), e));
     if (options.install == InstallRung::kMove && !uffd_.has_move())
         throw std::runtime_error("--install move: this kernel has no UFFDIO_MOVE (it came with Linux 6.8); use --install copy");
     const bool copies = options.install == InstallRung::kCopy || !uffd_.has_move();
     CHECK(options.worth.empty() || options.worth.size() == n);
-    residency_ = choose_residency(n, options.frames, {options.workers, copies, options.held_extents, SIZE_MAX, options.worth});
+    residency_ = choose_residency(n, options.frames, {options.workers, copies, options.holding, SIZE_MAX, options.worth});
 
     const size_t pmd = pmd_page_size();
     const bool huge = layout_.extent_bytes % pmd == 0;
@@ -134,7 +137,7 @@ void PagerLoop::run() noexcept {
             return;
         }
         if (!stopping && !shared_->failed.load(std::memory_order_relaxed)) {
-            if (pool_->error() != 0 && (copies() || pool_->backed() < least_frames(shared_->workers.size(), held_)))
+            if (pool_->error() != 0 && (copies() || pool_->backed() < least_frames(shared_->workers.size(), holding_)))
                 fail("memory for the frames cannot be had: %s", std::strerror(pool_->error()));
             retry_installs();
             shed();
@@ -299,7 +302,8 @@ void PagerLoop::wake(uint32_t extent) noexcept {
 void PagerLoop::serve_demands() noexcept {
     size_t kept = 0;
     for (const uint32_t extent : demands_) {
-        if (state(extent) == kAbsent && !begin_read(extent, next_use(extent, least_position()), true)) {
+        const uint64_t now = least_position();
+        if (state(extent) == kAbsent && !begin_read(extent, next_use(extent).value_or(Use{false, now, now}), true)) {
             starved_ = true;
             demands_[kept++] = extent;
         } else {
@@ -312,36 +316,38 @@ void PagerLoop::serve_demands() noexcept {
 // Walks the plan from the cursor and begins reads until the ring, the frames or the read limit stop it.
 void PagerLoop::prefetch() noexcept {
     const uint64_t least = least_position();
-    while (!plan_.empty() && plan_.front().end() <= least) plan_.erase(plan_.begin());
+    while (!plan_.empty() && plan_.front().end() + longest_use_ <= least) plan_.erase(plan_.begin());
     cursor_ = std::max(cursor_, least);
     for (const PlanItem& item : plan_) {
         if (item.end() <= cursor_) continue;
         cursor_ = std::max(cursor_, item.ordinal);
         for (; cursor_ < item.end(); ++cursor_) {
             const auto extent = static_cast<uint32_t>(item.first + (cursor_ - item.ordinal));
+            const Use use = use_at(extent, cursor_);
+            if (use.last < least) continue;  // a demand was served before, and is over
             if (state(extent) == kAbsent) {
                 if (reading_ >= kMaxReading) return;
-                if (!begin_read(extent, cursor_, false)) {
+                if (!begin_read(extent, use, false)) {
                     starved_ = true;
                     return;
                 }
             } else if (!residency_.pinned[extent]) {  // still here from the pass before, or demanded: it is of use again
                 for (Resident& r : ring_)
-                    if (r.extent == extent) r.ordinal = std::max(r.ordinal, cursor_);
+                    if (r.extent == extent && (!r.use.planned || r.use.ordinal < cursor_)) r.use = use;
             }
         }
     }
 }
 
-bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept {
-    if (!residency_.pinned[extent] && !make_room(ordinal, demanded)) return false;
+bool PagerLoop::begin_read(uint32_t extent, const Use& use, bool demanded) noexcept {
+    if (!residency_.pinned[extent] && !make_room(use, demanded)) return false;
     // After the budget shrank the ring may still hold what a pinned Extent's frame was to come from.
-    if (free_frames_.empty() && demanded && ring_.size() > ring_cap_) (void)drop_farthest(ordinal);
+    if (free_frames_.empty() && demanded && ring_.size() > ring_cap_) (void)drop_farthest(use.planned ? use.ordinal : 0);
     if (free_frames_.empty()) return false;  // still being populated, or (by copy) all staging frames hold reads
     const uint32_t frame = free_frames_.back();
     free_frames_.pop_back();
     frame_of_[extent] = frame;
-    if (!residency_.pinned[extent]) ring_.push_back({extent, ordinal});
+    if (!residency_.pinned[extent]) ring_.push_back({extent, use});
     ++reading_;
     shared_->counters.frames_in_use.store(++frames_in_use_, std::memory_order_relaxed);
     if (frames_in_use_ > shared_->counters.peak_frames.load(std::memory_order_relaxed))
@@ -353,11 +359,17 @@ bool PagerLoop::begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noe
 
 // A place in the ring for a streamed Extent. Prefetch leaves one for demands; a demand may take the place of what would
 // be used last.
-bool PagerLoop::make_room(uint64_t ordinal, bool demanded) noexcept {
+//
+// Nobody waits for ever. Let the worker whose Position is the least wait for an Extent of the step that it is at. What is in
+// the ring is there or is being read, and then comes. If all of it is there, and none is behind, planned for later or not
+// planned at all, the step or one after it uses it, and it was begun with by now: that is what the walk holds at one time,
+// less the one that is waited for, and the ring has place for more (least_frames()). So one of it goes, and that worker
+// gets on; the others, once they are the last, as well. What nobody planned may take any place.
+bool PagerLoop::make_room(const Use& use, bool demanded) noexcept {
     const size_t limit = demanded || ring_cap_ < 2 ? ring_cap_ : ring_cap_ - 1;
     while (ring_.size() >= limit) {
         if (evict_consumed()) continue;
-        if (!demanded || !drop_farthest(ordinal)) return false;
+        if (!demanded || !drop_farthest(use.planned ? use.ordinal : 0)) return false;
     }
     return true;
 }
@@ -366,8 +378,8 @@ bool PagerLoop::evict_consumed() noexcept {
     const uint64_t least = least_position();
     size_t oldest = ring_.size();
     for (size_t i = 0; i < ring_.size(); ++i) {
-        if (ring_[i].ordinal >= least || state(ring_[i].extent) != kPresent) continue;
-        if (oldest == ring_.size() || ring_[i].ordinal < ring_[oldest].ordinal) oldest = i;
+        if (ring_[i].use.last >= least || state(ring_[i].extent) != kPresent) continue;
+        if (oldest == ring_.size() || ring_[i].use.last < ring_[oldest].use.last) oldest = i;
     }
     if (oldest == ring_.size()) return false;
     const uint32_t extent = ring_[oldest].extent;
@@ -377,31 +389,33 @@ bool PagerLoop::evict_consumed() noexcept {
 }
 
 // Gives up the present Extent whose use is farthest away, no nearer than `than`. Extents that nobody planned all count as
-// used now: among equals the one that came first goes, so that workers without a plan always get on.
+// the last that is in use: among equals the one that came first goes, so that workers without a plan always get on.
 bool PagerLoop::drop_farthest(uint64_t than) noexcept {
+    const uint64_t unplanned = beyond_use() - 1;
+    const auto begins = [unplanned](const Resident& r) { return r.use.planned ? r.use.ordinal : unplanned; };
     size_t farthest = ring_.size();
     for (size_t i = 0; i < ring_.size(); ++i) {
-        if (ring_[i].ordinal < than || state(ring_[i].extent) != kPresent) continue;
-        if (farthest == ring_.size() || ring_[i].ordinal > ring_[farthest].ordinal) farthest = i;
+        if (begins(ring_[i]) < than || state(ring_[i].extent) != kPresent) continue;
+        if (farthest == ring_.size() || begins(ring_[i]) > begins(ring_[farthest])) farthest = i;
     }
     if (farthest == ring_.size()) return false;
     const Resident dropped = ring_[farthest];
     ring_.erase(ring_.begin() + static_cast<ptrdiff_t>(farthest));
     evict(dropped.extent);
-    cursor_ = std::min(cursor_, dropped.ordinal);
+    if (dropped.use.planned) cursor_ = std::min(cursor_, dropped.use.ordinal);
     add(shared_->counters.dropped, 1);
     return true;
 }
 
-// When the plan says the Extent is touched next; where there is no plan for it, `unplanned`.
-uint64_t PagerLoop::next_use(uint32_t extent, uint64_t unplanned) const noexcept {
+// The first use by the plan that is not over.
+std::optional<PagerLoop::Use> PagerLoop::next_use(uint32_t extent) const noexcept {
     const uint64_t least = least_position();
     for (const PlanItem& item : plan_) {
         if (extent < item.first || extent - item.first >= item.count) continue;
-        const uint64_t ordinal = item.ordinal + (extent - item.first);
-        if (ordinal >= least) return ordinal;
+        const Use use = use_at(extent, item.ordinal + (extent - item.first));
+        if (use.last >= least) return use;
     }
-    return unplanned;
+    return std::nullopt;
 }
 
 uint64_t PagerLoop::least_position() const noexcept {
@@ -426,7 +440,7 @@ uint64_t PagerLoop::wake_position() const noexcept {
     const uint64_t least = least_position();
     uint64_t at = UINT64_MAX;
     for (const Resident& r : ring_)
-        if (r.ordinal >= least && state(r.extent) == kPresent) at = std::min(at, r.ordinal + 1);
+        if (r.use.last >= least && state(r.extent) == kPresent) at = std::min(at, r.use.last + 1);
     return at;
 }
 

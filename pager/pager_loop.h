@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,16 @@ class PagerLoop {
 
   private:
     static constexpr uint32_t kNoFrame = UINT32_MAX;
-    static constexpr uint64_t kNever = UINT64_MAX - 1;  // the ordinal of an Extent that no plan mentions
+    static constexpr uint64_t kNever = UINT64_MAX / 2;  // an ordinal beyond all plans
 
+    struct Use {
+        bool planned;
+        uint64_t ordinal;  // when it begins
+        uint64_t last;     // the Position above which it is over
+    };
     struct Resident {  // a streamed Extent that holds a place in the ring
         uint32_t extent;
-        uint64_t ordinal;  // when it will be (or was) touched
+        Use use;  // the next, or one that is not over
     };
     struct PlanItem {
         uint64_t ordinal;
@@ -73,15 +79,20 @@ class PagerLoop {
     // Decisions
     void serve_demands() noexcept;
     void prefetch() noexcept;
-    bool begin_read(uint32_t extent, uint64_t ordinal, bool demanded) noexcept;
-    bool make_room(uint64_t ordinal, bool demanded) noexcept;
+    bool begin_read(uint32_t extent, const Use& use, bool demanded) noexcept;
+    bool make_room(const Use& use, bool demanded) noexcept;
     bool evict_consumed() noexcept;
     bool drop_farthest(uint64_t than) noexcept;
     void shed() noexcept;
     size_t pool_frames() const noexcept {
         return installer_->copies() ? residency_.staging : residency_.n_pinned + residency_.ring;
     }
-    uint64_t next_use(uint32_t extent, uint64_t unplanned) const noexcept;
+    Use use_at(uint32_t extent, uint64_t ordinal) const noexcept {
+        return {true, ordinal, ordinal - extent + layout_.closes_at(extent)};
+    }
+    std::optional<Use> next_use(uint32_t extent) const noexcept;
+    // Whatever is planned at this ordinal and later is used by nobody yet.
+    uint64_t beyond_use() const noexcept { return greatest_position() + holding_.of_one(); }
     uint64_t least_position() const noexcept;
     uint64_t greatest_position() const noexcept;
     uint64_t wake_position() const noexcept;
@@ -104,7 +115,8 @@ class PagerLoop {
     const Layout layout_;
     const Layout reads_;  // Extents, then groups: what Flights knows
     std::vector<uint32_t> extent_in_;  // by slot; empty: slot e is Extent e's
-    const size_t held_;
+    const Holding holding_;
+    uint64_t longest_use_ = 0;  // of an Extent, the most that closes before it and opens after it
     PagerShared* const shared_;
     std::function<void(const char*)> on_unanswerable_;
     Uffd uffd_;  // closes after queue, pool and Region are gone: whoever still slept in a fault would read zeros

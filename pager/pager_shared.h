@@ -28,7 +28,7 @@ constexpr uint32_t next_word(uint32_t word, ExtentState state) { return ((word &
 constexpr uint32_t kSmallReadsFailed = 1u << 31;
 
 struct alignas(64) WorkerSlot {
-    std::atomic<uint64_t> position{0};  // ordinal; written by the worker
+    std::atomic<uint64_t> position{0};  // written by the worker
     std::atomic<uint32_t> wanted{0};    // Extent + 1 that the worker waits for at a gate; taken by the pager
     std::atomic<uint64_t> waits{0};
     std::atomic<uint64_t> wait_ns{0};

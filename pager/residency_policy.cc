@@ -51,7 +51,7 @@ size_t held_extents(uint64_t longest_row_bytes, uint64_t extent_bytes) {
     return static_cast<size_t>(std::max<uint64_t>(2, 1 + (n - 1 + extent_bytes - 1) / extent_bytes));
 }
 
-size_t least_frames(size_t workers, size_t held) { return held * workers + 1; }
+size_t least_frames(size_t workers, const Holding& holding) { return holding.shared + holding.each * workers + 1; }
 
 size_t longest_ring(size_t n_extents) { return std::clamp(n_extents * kRingPercent / 100, kLeastRing, kMostRing); }
 
@@ -61,7 +61,7 @@ Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& nee
     Residency r;
     r.pinned.assign(n_extents, true);
     const size_t spare = needs.copies ? 2 : 0;  // even when all is pinned, a copy needs somewhere to land first
-    const size_t held = least_frames(needs.workers, needs.held);
+    const size_t held = least_frames(needs.workers, needs.holding);
     if (frames >= n_extents + spare) {
         r.n_pinned = n_extents;
         r.ring = r.staging = std::min(frames - n_extents, needs.copies ? kLeastRing : 0);
@@ -69,7 +69,7 @@ Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& nee
     }
     const size_t least = held + spare;
     CHECK(frames >= least);
-    const size_t wanted = std::clamp(needs.length, kLeastRing, longest_ring(n_extents));
+    const size_t wanted = needs.holding.shared + std::clamp(needs.length, kLeastRing, longest_ring(n_extents));
     r.ring = std::min(std::max(wanted, least), std::max(least, frames / 2));
     r.staging = needs.copies ? std::max<size_t>(2, (r.ring - held) / 2) : 0;
     r.n_pinned = frames - r.ring;

@@ -15,12 +15,18 @@ namespace weir::pager {
 // The largest power of two that is at most the PMD page and leaves eight frames in frame_bytes; at least a page.
 size_t choose_extent_bytes(uint64_t frame_bytes, size_t page, size_t pmd_page);
 
-// Extents that a worker may hold at a time: an Extent and the next, as what it reads may lie across the two, or more where
-// the longest row, which is read in one piece, is longer than an Extent.
+// Extents that a row may lie across, which is read in one piece: an Extent and the next, or more where it is longer than one.
 size_t held_extents(uint64_t longest_row_bytes, uint64_t extent_bytes);
 
-// The fewest frames with which `workers` can walk at all: what each may hold, and one more in flight.
-size_t least_frames(size_t workers, size_t held = 2);
+// Extents that a walk holds: it is not done with them, and has begun with them or may do so at any moment.
+struct Holding {
+    size_t each = 2;    // that a worker holds for itself
+    size_t shared = 0;  // and that all of them hold together, whichever of them is the last to be done
+    size_t of_one() const { return shared + each; }
+};
+
+// The fewest frames with which `workers` can walk at all: what they may hold, and one more in flight.
+size_t least_frames(size_t workers, const Holding& holding = {});
 
 struct Residency {
     std::vector<bool> pinned;  // per Extent
@@ -37,13 +43,13 @@ size_t shortest_ring();
 struct RingNeeds {
     size_t workers = 1;
     bool copies = false;  // installing copies out of the frame, so that a part of the ring is staging
-    size_t held = 2;      // held_extents()
-    size_t length = SIZE_MAX;  // wanted; taken between shortest_ring() and longest_ring()
+    Holding holding = {};
+    size_t length = SIZE_MAX;  // wanted; taken between shortest_ring() and longest_ring(), beyond what is shared
     // By Extent: what is worth more stays first, where passes differ in what they touch. Empty: all are alike.
     std::span<const uint8_t> worth = {};
 };
 
-// Divides `frames` frames over n_extents. Requires frames >= least_frames(workers, held), or everything pinned.
+// Divides `frames` frames over n_extents. Requires frames >= least_frames(workers, holding), or everything pinned.
 Residency choose_residency(size_t n_extents, size_t frames, const RingNeeds& needs);
 
 // The same for a pager that is under way with `now`: what stays pinned stays the same, so that a smaller budget reads

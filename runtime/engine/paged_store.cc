@@ -101,7 +101,7 @@ class PagedStore : public StoreBase {
 
         pager::PagerOptions o;
         o.workers = options.workers;
-        o.held_extents = shape.held;
+        o.holding = shape.holding;
         o.frames = frames_;
         o.slot_frames = shape.slot_frames;
         o.worth = std::move(planes_.worth);
@@ -125,7 +125,6 @@ class PagedStore : public StoreBase {
         if (!native) bind_experts_to(std::move(experts));
         touched_.assign(n_extents_, Touched::kAlways);
         runs_.reserve(n_extents_);
-        lowest_.resize(planes_.pieces.size());
         if (native) touch_plan();
         count_resident();
         row_slot_ = pager::align_up(longest_embedding_piece(), page) + page;
@@ -287,7 +286,7 @@ class PagedStore : public StoreBase {
             return;
         }
         const size_t next = static_cast<size_t>(planes_.within(place, 1).data() - planes_.pieces.data());
-        pager_->publish(worker, announcements_.ordinal(next == lowest_.size() ? n_extents_ : lowest_[next]));
+        pager_->publish(worker, announcements_.ordinal(next == planes_.done.size() ? n_extents_ : planes_.done[next]));
     }
 
     void sit_out(size_t worker) noexcept override { pager_->publish(worker, pager::Pager::kSitsOut); }
@@ -376,15 +375,10 @@ class PagedStore : public StoreBase {
     // by every pass, whatever the routers choose.
     void touch_plan() {
         std::fill(touched_.begin(), touched_.end(), Touched::kNever);
-        uint32_t lowest = static_cast<uint32_t>(n_extents_);
-        for (size_t i = planes_.pieces.size(); i-- > 0;) {
-            const PlaneLayout::Piece& piece = planes_.pieces[i];
-            if (piece.read_by(plan())) {
-                const std::span<const uint32_t> extents = planes_.extents_of(piece);
-                for (const uint32_t e : extents) touched_[e] = std::max(touched_[e], piece.experts ? Touched::kByExperts : Touched::kAlways);
-                lowest = std::min(lowest, extents.front());
-            }
-            lowest_[i] = lowest;
+        for (const PlaneLayout::Piece& piece : planes_.pieces) {
+            if (!piece.read_by(plan())) continue;
+            for (const uint32_t e : planes_.extents_of(piece))
+                touched_[e] = std::max(touched_[e], piece.experts ? Touched::kByExperts : Touched::kAlways);
         }
         runs_.clear();
         for (size_t e = 0; e < n_extents_; ++e) {
@@ -472,7 +466,6 @@ class PagedStore : public StoreBase {
     size_t n_extents_ = 0;
     std::vector<uint64_t> extent_used_;
     PlaneLayout planes_;                    // of a native file; else empty
-    std::vector<uint32_t> lowest_;          // by piece: the first Extent that it or what comes after it needs, by the plan in force
     std::vector<Touched> touched_;          // by passes at the plan in force
     std::vector<Announcements::Run> runs_;  // of those that every pass touches; room for the most
     std::unique_ptr<pager::Pager> pager_;

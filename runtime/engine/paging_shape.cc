@@ -13,7 +13,7 @@ namespace {
 
 // Throws where the frames are too few for the workers to get on.
 void check_walk(const PagingShape& shape, uint64_t frame_bytes, size_t workers, size_t least_slots) {
-    const size_t least = pager::least_frames(workers, shape.held) + kSpareFrames;
+    const size_t least = pager::least_frames(workers, shape.holding) + kSpareFrames;
     if (shape.frames >= std::min(least, shape.n_extents + kSpareFrames)) return;
     throw UsageError("the budget leaves " + mib(frame_bytes) + " for weights, and " + std::to_string(workers) +
                      " threads need at least " + mib((least + least_slots) * shape.extent_bytes) +
@@ -33,7 +33,7 @@ PagingShape shape_paging(uint64_t image_bytes, uint64_t longest_row, uint64_t fr
     const uint64_t frames = frame_bytes / shape.extent_bytes;
     const size_t least_slots = sparse ? pager::GroupSlots::least_frames(groups, shape.extent_bytes) : 0;
     shape.frames = std::min<uint64_t>(frames - std::min<uint64_t>(frames, least_slots), shape.n_extents + kSpareFrames);
-    shape.held = pager::held_extents(longest_row, shape.extent_bytes);
+    shape.holding.each = pager::held_extents(longest_row, shape.extent_bytes);
     check_walk(shape, frame_bytes, workers, least_slots);
     if (sparse)
         shape.slot_frames = std::min<uint64_t>(frames - shape.frames, pager::GroupSlots::all_frames(groups, shape.extent_bytes));
@@ -44,7 +44,7 @@ PagingShape shape_paging(const PlaneLayout& layout, uint64_t frame_bytes, size_t
     PagingShape shape;
     shape.extent_bytes = layout.extents.extent_bytes;
     shape.n_extents = layout.n_extents();
-    shape.held = layout.held;
+    shape.holding = layout.holding;
     shape.frames = std::min<uint64_t>(frame_bytes / shape.extent_bytes, shape.n_extents + kSpareFrames);
     check_walk(shape, frame_bytes, workers, 0);
     return shape;

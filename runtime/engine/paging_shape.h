@@ -19,7 +19,7 @@ struct PagingShape {
     size_t n_extents = 0;
     size_t frames = 0;  // for Extents: at most what holds every one and the staging of install by copy
     size_t slot_frames = 0;  // and for slots of groups, which get the rest
-    size_t held = 0;    // Extents that a worker may hold at a time
+    pager::Holding holding;  // of Extents, by the walk
 };
 
 // frame_bytes: what frames may take. granule: of reads. Throws UsageError with figures where that is too little for the

@@ -34,7 +34,7 @@ Plan make_plan(const PlanInput& in) {
     plan.compute_s = in.compute_s;
     const auto divide = [&](size_t ring) {
         const pager::Residency residency =
-            pager::choose_residency(shape.n_extents, shape.frames, {in.budget.threads, in.copies, shape.held, ring});
+            pager::choose_residency(shape.n_extents, shape.frames, {in.budget.threads, in.copies, shape.holding, ring});
         // The last Extent of the image is as a rule not full: what is pinned is never more than there is.
         const uint64_t pinned = std::min<uint64_t>(in.image_bytes, residency.n_pinned * shape.extent_bytes);
         plan.resident_bytes = pinned + plan.expert_bytes;

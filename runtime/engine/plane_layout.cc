@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "pager/check.h"
@@ -124,7 +125,46 @@ void cut(std::vector<Filling>& fillings, PlaneLayout* layout) {
     }
 }
 
-// Extents by their first use, and how far apart those lie that are in use together.
+// When the walk is done with each Extent, and how many it holds. A step of it is a piece of what is stored whole, or all
+// pieces of a band; a row that begins in a piece may lie across Extents that come after it.
+void hold(const ModelMap& map, PlaneLayout* layout) {
+    const size_t n = layout->pieces.size();
+    std::vector<size_t> step_of(n), last_step(layout->extent_in.size());
+    for (size_t i = 0; i < n; ++i) {
+        const PlaneLayout::Piece& piece = layout->pieces[i];
+        const bool goes_on = i > 0 && piece.run != PlaneLayout::kWhole && layout->pieces[i - 1].tensor == piece.tensor &&
+                             layout->pieces[i - 1].band == piece.band;
+        step_of[i] = i == 0 ? 0 : step_of[i - 1] + (goes_on ? 0 : 1);
+        for (const uint32_t e : layout->extents_of(piece)) last_step[e] = step_of[i];
+    }
+    std::vector<uint32_t> closing(last_step.size());  // Extents as the walk is done with them
+    std::iota(closing.begin(), closing.end(), 0u);
+    std::stable_sort(closing.begin(), closing.end(), [&](uint32_t a, uint32_t b) { return last_step[a] < last_step[b]; });
+    layout->done.resize(n);
+    layout->extents.closes.resize(last_step.size());
+    size_t held = 0, beyond = 0;
+    uint32_t begun = 0, done = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        const PlaneLayout::Piece& first = layout->pieces[i];
+        const size_t row_bytes = map.tensors[first.tensor].piece_bytes;
+        const size_t after = first.run == PlaneLayout::kWhole ? pager::held_extents(row_bytes, layout->extents.extent_bytes) - 1 : 0;
+        for (end = i; end < n && step_of[end] == step_of[i]; ++end) {
+            layout->done[end] = done;
+            for (const uint32_t e : layout->extents_of(layout->pieces[end])) begun = std::max(begun, e + 1);
+        }
+        held = std::max<size_t>(held, begun - done + after);
+        beyond = std::max(beyond, after);
+        uint32_t closes = done;
+        for (; closes < closing.size() && last_step[closing[closes]] == step_of[i]; ++closes)
+            layout->extents.closes[closing[closes]] = done;
+        done = closes;
+    }
+    // Where all lies as the walk goes it is as in a plain file, see shape_paging().
+    layout->holding.each = std::max(layout->holding.each, layout->kinds == 1 ? held : 1 + beyond);
+    layout->holding.shared = held - std::min(held, layout->holding.each);
+}
+
+// Extents by their first use.
 void number(const ModelMap& map, uint64_t n_slots, PlaneLayout* layout) {
     layout->extent_in.assign(n_slots, UINT32_MAX);
     layout->extents.slots.clear();
@@ -138,20 +178,7 @@ void number(const ModelMap& map, uint64_t n_slots, PlaneLayout* layout) {
         if (piece.place < map.head_place) layout->without_head = layout->extents.slots.size();
     }
     CHECK(layout->extents.slots.size() == n_slots);
-    // From the end: the least that anything from here on needs, and the most of the band under way.
-    size_t low = n_slots, high = 0;
-    for (size_t i = layout->pieces.size(); i-- > 0;) {
-        const PlaneLayout::Piece& piece = layout->pieces[i];
-        const bool same_band = i + 1 < layout->pieces.size() && layout->pieces[i + 1].tensor == piece.tensor &&
-                               layout->pieces[i + 1].band == piece.band;
-        const std::span<const uint32_t> extents = layout->extents_of(piece);
-        const bool whole = piece.run == PlaneLayout::kWhole;
-        low = std::min<size_t>(low, extents.front());
-        high = std::max<size_t>(same_band && !whole ? high : 0, extents.back());
-        const size_t beyond = whole ? pager::held_extents(map.tensors[piece.tensor].piece_bytes, extent_bytes) - 1 : 0;
-        layout->held = std::max(layout->held, high + 1 - low + beyond);
-    }
-    layout->held = std::max<size_t>(layout->held, 2);
+    hold(map, layout);
 }
 
 }  // namespace
@@ -219,7 +246,7 @@ PlaneLayout gather_planes_for(const ModelMap& map, const std::vector<sched::Plan
     for (size_t bytes = pager::choose_extent_bytes(frame_bytes, granule, pmd);; bytes /= 2) {
         PlaneLayout layout = gather_planes(map, plans, bytes, granule);
         const uint64_t all = layout.n_extents() * bytes;
-        const uint64_t open = (pager::least_frames(workers, layout.held) + kSpareFrames) * bytes;
+        const uint64_t open = (pager::least_frames(workers, layout.holding) + kSpareFrames) * bytes;
         const uint64_t share = layout.kinds == 1 ? 1 : bytes == pmd ? kOpenShareHuge : kOpenShare;
         const bool stays = all + kSpareFrames * bytes <= frame_bytes;
         const bool full = layout.kinds == 1 || all - layout.used_bytes <= layout.used_bytes / kWasteShare;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "pager/layout.h"
+#include "pager/residency_policy.h"
 #include "runtime/model/model_map.h"
 
 namespace weir {
@@ -44,7 +45,8 @@ struct PlaneLayout {
     std::vector<Piece> pieces;        // ascending by place
     uint64_t used_bytes = 0;          // of all Extents
     size_t kinds = 0;
-    size_t held = 0;          // Extents from the first to the last that a worker may need at a time
+    std::vector<uint32_t> done;       // by piece: Extents that the walk is done with when it comes there
+    pager::Holding holding;           // what the walk holds at a time
     size_t without_head = 0;  // Extents that a pass without the head touches, at most
 
     size_t n_extents() const { return extents.n_extents(); }

@@ -140,8 +140,8 @@ TEST(PagingShape, LargerGranulesAndLongRows) {
     EXPECT_GE(shape.extent_bytes, size_t{64} << 10);
     EXPECT_EQ(shape.extent_bytes % (64 << 10), 0u);
     EXPECT_EQ(shape.n_extents, (900 * kMiB + shape.extent_bytes - 1) / shape.extent_bytes);
-    EXPECT_EQ(shape.held, 2u);
-    EXPECT_GT(shape_paging(900 * kMiB, 8 * kMiB, 100 * kMiB, 2, 4 << 10).held, 4u);
+    EXPECT_EQ(shape.holding.of_one(), 2u);
+    EXPECT_GT(shape_paging(900 * kMiB, 8 * kMiB, 100 * kMiB, 2, 4 << 10).holding.each, 4u);
 }
 
 TEST(ComputeProbe, MeasuresEveryPart) {

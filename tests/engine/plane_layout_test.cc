@@ -86,16 +86,21 @@ void check(const GgufFile& file, const std::vector<sched::Plan>& plans, size_t e
         }
     }
 
-    // As first touched, and never more apart than held.
-    uint32_t next = 0;
-    for (const PlaneLayout::Piece& piece : layout.pieces) {
-        for (const uint32_t e : layout.extents_of(piece)) {
+    // As first touched; what is done with is never touched again, and of the rest no more is begun with than is held.
+    uint32_t next = 0, done = 0;
+    for (size_t i = 0; i < layout.pieces.size(); ++i) {
+        ASSERT_GE(layout.done[i], done);
+        done = layout.done[i];
+        for (const uint32_t e : layout.extents_of(layout.pieces[i])) {
             EXPECT_LE(e, next);
             next = std::max(next, e + 1);
+            EXPECT_GE(layout.extents.closes[e], done);
         }
+        EXPECT_LE(next - done, layout.holding.of_one());
+        const auto& closes = layout.extents.closes;
+        EXPECT_EQ(std::count_if(closes.begin(), closes.end(), [done](uint32_t c) { return c < done; }), done);
     }
     EXPECT_EQ(next, layout.n_extents());
-    EXPECT_LE(layout.held, layout.n_extents());
 }
 
 TinyShape many_layers() {

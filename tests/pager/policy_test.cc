@@ -89,20 +89,20 @@ TEST(HeldExtents, AreTwoUnlessARowIsLonger) {
 }
 
 TEST(Residency, SpendsEveryFrameAndSpreadsWhatStreams) {
-    for (const auto& [workers, held] : {std::pair<size_t, size_t>{1, 2}, {2, 2}, {4, 2}, {8, 2}, {2, 5}}) {
+    for (const auto& [workers, holding] : {std::pair<size_t, Holding>{1, {2}}, {2, {2}}, {4, {2}}, {8, {2}}, {2, {5}}, {4, {1, 14}}}) {
         for (const bool copies : {false, true}) {
             for (size_t n = 1; n < 2000; n = n * 3 / 2 + 1) {
-                for (size_t frames = least_frames(workers, held) + 2; frames <= n + 4; frames += 1 + n / 37) {
-                    const Residency r = choose_residency(n, frames, {workers, copies, held});
+                for (size_t frames = least_frames(workers, holding) + 2; frames <= n + 4; frames += 1 + n / 37) {
+                    const Residency r = choose_residency(n, frames, {workers, copies, holding});
                     size_t pinned = 0;
                     for (const bool p : r.pinned) pinned += p;
                     ASSERT_EQ(pinned, r.n_pinned);
                     ASSERT_LE(r.n_pinned + r.ring, frames);
                     if (r.n_pinned == n) continue;
                     ASSERT_EQ(r.n_pinned + r.ring, frames);
-                    // The design's bound on the ring: at most max(8 Extents, 3 %), unless the workers need more.
-                    ASSERT_LE(r.ring, std::max({size_t{8}, n * 3 / 100, least_frames(workers, held) + 2}));
-                    ASSERT_GE(r.ring - r.staging, least_frames(workers, held));
+                    // The design's bound on the ring: at most max(8 Extents, 3 %) beyond what is shared, unless the workers need more.
+                    ASSERT_LE(r.ring, std::max(holding.shared + std::max<size_t>(8, n * 3 / 100), least_frames(workers, holding) + 2));
+                    ASSERT_GE(r.ring - r.staging, least_frames(workers, holding));
                     // Evenly spread: any window of the walk streams its share, give or take one.
                     const size_t streamed = n - r.n_pinned;
                     size_t seen = 0;
@@ -126,7 +126,7 @@ TEST(Residency, WhatIsWorthMoreStaysFirst) {
         for (size_t e = 0; e < kN; ++e) n += r.pinned[e] && worth[e] == rank;
         return n;
     };
-    const RingNeeds needs{1, false, 2, 8, worth};
+    const RingNeeds needs{1, false, {}, 8, worth};
     Residency r = choose_residency(kN, 8 + 150, needs);
     for (const size_t frames : {8 + 150, 8 + 250, 8 + 320, 8 + 60, 8 + 190}) {
         r = change_residency(r, frames, needs);
@@ -156,7 +156,7 @@ TEST(Residency, ChangesNestAndStaySpread) {
         Residency now = choose_residency(n, least + random() % n, {workers, copies});
         for (int change = 0; change < 50; ++change) {
             const size_t frames = least + random() % n;
-            const RingNeeds needs{workers, copies, 2, shortest_ring() + random() % (longest_ring(n) + 1 - shortest_ring())};
+            const RingNeeds needs{workers, copies, {}, shortest_ring() + random() % (longest_ring(n) + 1 - shortest_ring())};
             const Residency next = change_residency(now, frames, needs);
             const Residency fresh = choose_residency(n, frames, needs);
             ASSERT_EQ(next.n_pinned, fresh.n_pinned);
