@@ -64,8 +64,8 @@ struct PlaneLayout {
 PlaneLayout gather_planes(const ModelMap& map, const std::vector<sched::Plan>& plans, size_t extent_bytes,
                           size_t granule);
 
-// The same with the size of Extents that suits the frames: 2 MiB where what the walk holds open leaves most of the
-// frames to what stays, and where Extents are nearly full; else smaller.
+// The same with the size of Extents that reads soonest what the frames do not keep: huge pages are read fastest, smaller
+// Extents leave more frames to what stays, as the walk holds several of them at a time.
 PlaneLayout gather_planes_for(const ModelMap& map, const std::vector<sched::Plan>& plans, uint64_t frame_bytes,
                               size_t workers, size_t granule);
 
