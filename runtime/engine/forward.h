@@ -86,6 +86,7 @@ class Forward {
     }
 
     size_t max_batch() const { return max_batch_; }
+    const kernels::KernelSet& kernels() const { return kernels_; }
     // Any thread: counts layers of all passes so far. Stands still where a pass is stuck.
     uint64_t layers_walked() const noexcept { return layers_walked_.load(std::memory_order_relaxed); }
     // Any thread: the layer that the pass under way, or the last one, has come to; n_layers: the head.

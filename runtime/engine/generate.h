@@ -69,7 +69,7 @@ struct TokenSignal {
 };
 
 // From its logits, which are as many as the vocabulary has tokens.
-TokenSignal signal_of(size_t token, std::span<const float> logits);
+TokenSignal signal_of(const kernels::KernelSet& kernels, size_t token, std::span<const float> logits);
 
 struct GenerateHooks {
     std::function<bool(TokenId)> on_token;                         // false: stop, as if interrupted

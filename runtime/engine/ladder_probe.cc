@@ -61,7 +61,7 @@ std::span<const sched::TokenAtPlan> LadderProbe::score(std::span<const TokenId> 
         model_.cache->set_length(first);
         store_.use_plan(plans_[p].plan);
         read(model_, rest, [&](size_t place, std::span<const float> logits) {
-            const TokenSignal signal = signal_of(place, logits);
+            const TokenSignal signal = signal_of(model_.forward->kernels(), place, logits);
             const std::span<const float> truth(truth_.data() + place * n_vocab_, n_vocab_);
             found_[place * plans_.size() + p] = {{signal.entropy, signal.margin},
                                                  kl_divergence(truth, truth_sum_[place], logits, log_sum_exp(logits))};

@@ -378,7 +378,7 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
         if (slot.generated == 1) stats_.first_token.add(seconds_since(slot.work->submitted_));
         watched = Clock::now() - entropies_asked_at_ < kEntropiesFor;
     }
-    if (watched) remember_entropy(signal_of(slot.generated, logits).entropy);
+    if (watched) remember_entropy(signal_of(forward_.kernels(), slot.generated, logits).entropy);
     if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
     if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
     slot.work->add(std::move(token));

@@ -52,8 +52,8 @@ TEST(LadderProbe, RecordsWhatPlainPassesShow) {
                     const auto true_row = std::span(all).subspan((kFirst + t) * n_vocab, n_vocab);
                     const sched::TokenAtPlan& at = found[t * ladder.size() + p];
                     EXPECT_EQ(at.kl, divergence(true_row, row, 0).kl);
-                    EXPECT_EQ(at.signal.entropy, signal_of(0, row).entropy);
-                    EXPECT_EQ(at.signal.margin, signal_of(0, row).margin);
+                    EXPECT_EQ(at.signal.entropy, signal_of(*kernels::select_kernels(""), 0, row).entropy);
+                    EXPECT_EQ(at.signal.margin, signal_of(*kernels::select_kernels(""), 0, row).margin);
                 }
             }
             EXPECT_NE(found[0].kl, found[2].kl);
