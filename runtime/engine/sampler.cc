@@ -19,15 +19,16 @@ double counter_noise(uint64_t seed, uint64_t position) {
     return static_cast<double>(split_mix(split_mix(seed) ^ position) >> 11) * 0x1p-53;
 }
 
-TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position,
-                        std::span<const uint64_t> allowed) {
+TokenId Sampler::sample_of(std::span<const TokenId> ids, std::span<const float> logits, std::span<const TokenId> history,
+                           uint64_t position, std::span<const uint64_t> allowed) {
+    const auto id_of = [ids](size_t i) { return ids.empty() ? static_cast<TokenId>(i) : ids[i]; };
     const bool penalises = options_.repeat_penalty != 1.0f;
     if (options_.temperature <= 0 && !penalises && allowed.empty())
-        return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+        return id_of(static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
 
     candidates_.resize(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<TokenId>(i)};
-    if (penalises) penalise(history);
+    for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], id_of(i)};
+    if (penalises) penalise(history, ids.empty());
     if (!allowed.empty()) {
         std::erase_if(candidates_, [&](const Candidate& c) {
             const size_t id = static_cast<size_t>(c.id);
@@ -58,16 +59,20 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
     return candidates_.back().id;  // rounding
 }
 
-void Sampler::penalise(std::span<const TokenId> history) {
+// whole: candidate i is token i.
+void Sampler::penalise(std::span<const TokenId> history, bool whole) {
     const size_t n = std::min(history.size(), options_.repeat_last_n);
     std::vector<TokenId> recent(history.end() - static_cast<ptrdiff_t>(n), history.end());
     std::sort(recent.begin(), recent.end());
     recent.erase(std::unique(recent.begin(), recent.end()), recent.end());
-    for (const TokenId id : recent) {
-        if (id < 0 || static_cast<size_t>(id) >= candidates_.size()) continue;
-        float& logit = candidates_[static_cast<size_t>(id)].logit;
-        logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+    const auto lower = [this](float& logit) { logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty; };
+    if (!whole) {
+        for (Candidate& c : candidates_)
+            if (std::binary_search(recent.begin(), recent.end(), c.id)) lower(c.logit);
+        return;
     }
+    for (const TokenId id : recent)
+        if (id >= 0 && static_cast<size_t>(id) < candidates_.size()) lower(candidates_[static_cast<size_t>(id)].logit);
 }
 
 // The fewest tokens whose probability reaches top_p. Candidates are sorted.

@@ -31,14 +31,19 @@ class Sampler {
     // logits: [n_vocab], finite, at least one. history: prompt and answer so far. position: of the token to be drawn.
     // allowed: a bit for each token that may be drawn, at least one; none: all may.
     TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t position,
-                   std::span<const uint64_t> allowed = {});
+                   std::span<const uint64_t> allowed = {}) {
+        return sample_of({}, logits, history, position, allowed);
+    }
+    // The same where logits are not of the whole vocabulary: logits[i] is of token ids[i], and the first of equals is taken.
+    TokenId sample_of(std::span<const TokenId> ids, std::span<const float> logits, std::span<const TokenId> history, uint64_t position,
+                      std::span<const uint64_t> allowed = {});
 
   private:
     struct Candidate {
         float logit;
         TokenId id;
     };
-    void penalise(std::span<const TokenId> history);
+    void penalise(std::span<const TokenId> history, bool whole);
     void keep_top_p();
     void keep_min_p();
 

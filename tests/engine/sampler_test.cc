@@ -46,6 +46,29 @@ TEST(Sampler, GreedyTakesTheHighestAndTheLowestIdAmongEquals) {
     EXPECT_EQ(Sampler(o).sample(std::vector<float>{5, 5, 5}, {}, 0), 0);
 }
 
+// Some tokens are drawn from as the vocabulary is where all others are out of the question.
+TEST(Sampler, SomeTokensAreDrawnFromAsTheWholeVocabularyIs) {
+    const std::vector<TokenId> ids{2, 5, 6, 11, 17};
+    std::vector<float> whole(20, -1e9f), some;
+    for (const TokenId id : ids) some.push_back(whole[static_cast<size_t>(id)] = 0.3f * static_cast<float>(id % 7) - 1);
+    const std::vector<TokenId> history{6, 6, 3, 11};
+    for (const float temperature : {0.0f, 0.8f}) {
+        for (const float penalty : {1.0f, 1.5f}) {
+            SamplerOptions o;
+            o.temperature = temperature;
+            o.repeat_penalty = penalty;
+            o.seed = 9;
+            std::set<TokenId> seen;
+            for (uint64_t position = 0; position < 100; ++position) {
+                const TokenId id = Sampler(o).sample_of(ids, some, history, position);
+                EXPECT_EQ(id, Sampler(o).sample(whole, history, position));
+                seen.insert(id);
+            }
+            EXPECT_EQ(seen.size() > 1, temperature > 0);
+        }
+    }
+}
+
 TEST(Sampler, NoiseDependsOnItsArgumentsAlone) {
     double sum = 0;
     std::set<double> seen;
