@@ -18,6 +18,10 @@ enum class Module : uint8_t { kQk, kVo, kGateUp, kDown };
 constexpr size_t kModules = 4;
 constexpr std::array<const char*, kModules> kModuleNames = {"qk", "vo", "gate_up", "down"};
 
+// In the place of the head's bits: the passes of the plan leave the head out, and what computes their logits is no matter of
+// the plan. No file has it.
+constexpr uint8_t kNotRead = 0;
+
 // Bits, ascending.
 constexpr std::array<uint8_t, 5> kLevels = {2, 3, 4, 6, 8};
 constexpr size_t kHighest = kLevels.size() - 1;  // its index

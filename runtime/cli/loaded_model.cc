@@ -1,5 +1,6 @@
 #include "runtime/cli/loaded_model.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -61,7 +62,7 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
         std::fprintf(stderr, "%sweir: note: --paging mmap leaves memory to the kernel: only a cgroup can limit it, --ram does not\n",
                      severity_prefix(Severity::kNotice));
     BudgetInput all;
-    uint64_t walks = 0;  // of all models, in bytes
+    uint64_t walks = 0, copied = 0;  // of all models, in bytes
     for (ModelShare& m : models) {
         const ModelConfig& config = m.model->config;
         const ModelMap map = build_model_map(m.model->file, config, pager::page_size(), false, m.plans);
@@ -69,6 +70,7 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
             m.sequences * KvCache::bytes(config, o.kv_type, m.shape.n_ctx, m.shape.batch);
         BudgetInput in = budget_input(o, mode, map, config, m.shape.workers, kv_bytes, ActivationBuffers::bytes(config, m.shape));
         in.base += m.beside_bytes;
+        copied += m.copied_bytes;
         m.frame_bytes = map.weights_bytes;  // what it would take; below, what it gets
         walks += map.weights_bytes;
         if (&m == &models.front()) {
@@ -80,7 +82,10 @@ Budget choose_budget(const RunOptions& o, PagingMode mode, std::span<ModelShare>
         all.weights += in.weights;
         all.threads += in.threads;
     }
-    if (o.weights_ram) all.weights_ram = o.weights_ram->of(walks);
+    if (o.weights_ram) {
+        const uint64_t wanted = o.weights_ram->of(walks);
+        all.weights_ram = wanted - std::min(wanted, copied);
+    }
     const Budget budget = divide_memory(all);
     uint64_t left = budget.frames;
     for (ModelShare& m : models) {

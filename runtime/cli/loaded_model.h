@@ -43,6 +43,7 @@ struct ModelShare {
     uint64_t frame_bytes = 0;   // filled in: of the frames, by its weights
     size_t sequences = 1;       // each with a KV cache
     uint64_t beside_bytes = 0;  // that the command takes for itself
+    uint64_t copied_bytes = 0;  // of them, of weights, which --weights-ram counts
     std::vector<sched::Plan> plans{};  // of a native file, see StoreOptions
 };
 

@@ -101,6 +101,7 @@ int run(RunOptions o) {
     const size_t batch = std::max(std::clamp<size_t>(prompt.size(), 1, o.batch), drafting.pass_rows());
     ModelShare share = {&opened, {batch, drafting.pass_rows(), context, threads}};
     share.beside_bytes = drafting.beside_bytes();
+    share.copied_bytes = drafting.copied_bytes();
     share.plans = std::move(plans);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, kernels, chosen_activations(o));
@@ -126,7 +127,7 @@ int run(RunOptions o) {
 
     SamplerOptions sampler = o.sampler;
     sampler.seed = report.seed;
-    Drafter* const drafter = drafting.start(&loaded, sampler);
+    Drafter* const drafter = drafting.start(&loaded, prompt, sampler);
     GenerateOptions generate_options;
     generate_options.sampler = sampler;
     generate_options.max_tokens = o.n_tokens < 0 ? SIZE_MAX : static_cast<size_t>(o.n_tokens);

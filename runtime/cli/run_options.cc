@@ -135,6 +135,8 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
         ->type_name("lookup|6|4|3|2|FILE")->allow_extra_args(false);
     parser.add_option("--draft-max", o->most_drafts, "tokens that are drafted at a time at most")->capture_default_str()
         ->check(CLI::Range(size_t{1}, kMostDrafts));
+    parser.add_option("--draft-head", o->draft_head, "tokens of the vocabulary that a level drafts, the likely ones and those of the text; 0: all")
+        ->capture_default_str();
     add_choice<bool>(parser, "--draft-adapt", &o->adapt_drafts, {{"on", true}, {"off", false}},
                      "on (default): as many, and by whom, as brings the most tokens a second; off: always --draft-max, by the first that can");
     parser.add_option("--warmup", o->warmup_tokens, "tokens before the figures per token are taken")->capture_default_str()
@@ -164,6 +166,8 @@ void check_run_options(const RunOptions& o) {
     std::vector<std::string> drafts = o.drafts;
     std::sort(drafts.begin(), drafts.end());
     if (const auto twice = std::adjacent_find(drafts.begin(), drafts.end()); twice != drafts.end()) throw UsageError("--draft " + *twice + " twice");
+    if (o.draft_head != 0 && o.draft_head < kLeastDraftHead)
+        throw UsageError("--draft-head " + std::to_string(o.draft_head) + ": give at least " + std::to_string(kLeastDraftHead) + " tokens, or 0 for all");
     if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
     if (!o.chat_template.empty() && !o.chat) throw UsageError("--chat-template without --chat has nothing to format");

@@ -42,6 +42,7 @@ struct RunOptions {
     std::vector<std::string> drafts;  // who drafts: "lookup", a level of a native file, a model's file
     size_t most_drafts = 8;           // tokens at a time
     bool adapt_drafts = true;
+    size_t draft_head = 16 << 10;     // rows of the head that a level drafts from; 0: all
     std::optional<SizeArg> ram;
     std::optional<SizeArg> weights_ram;
     bool pressure = true;
@@ -58,6 +59,7 @@ struct RunOptions {
 
 constexpr int kAutoPrecision = 0;
 constexpr int kExactPrecision = -1;
+constexpr size_t kLeastDraftHead = 64;
 constexpr size_t kDefaultContext = 4 << 10;
 constexpr size_t kMostContext = size_t{1} << 24;
 

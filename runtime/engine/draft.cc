@@ -18,16 +18,20 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 }  // namespace
 
 PlanDraft::PlanDraft(std::string name, Forward& forward, KvCache& cache, WeightStore& store, const sched::Plan& draft,
-                     const sched::Plan& verify, const SamplerOptions& sampler)
-    : name_(std::move(name)), forward_(forward), cache_(cache), store_(store), draft_(draft), verify_(verify), sampler_(sampler) {}
+                     const sched::Plan& verify, const SamplerOptions& sampler, std::unique_ptr<DraftHead> head)
+    : name_(std::move(name)), forward_(forward), cache_(cache), store_(store), draft_(draft), verify_(verify), sampler_(sampler),
+      head_(std::move(head)) {}
 
 void PlanDraft::draft(std::vector<TokenId>* tokens, size_t n) {
     const size_t verified = cache_.length();
+    for (; head_ != nullptr && seen_ < tokens->size(); ++seen_) head_->add((*tokens)[seen_]);
+    const Matrix* const head = head_ != nullptr ? &head_->matrix() : nullptr;
+    const std::span<const TokenId> ids = head_ != nullptr ? head_->tokens() : std::span<const TokenId>{};
     store_.use_plan(draft_);
     for (size_t i = 0; i < n; ++i) {
         const SequencePart part{&cache_, {&tokens->back(), 1}, 1};
-        const std::span<const float> logits = forward_.pass({&part, 1}, i + 1 < n);
-        tokens->push_back(sampler_.sample(logits, *tokens, tokens->size()));
+        const std::span<const float> logits = forward_.pass({&part, 1}, i + 1 < n, head);
+        tokens->push_back(sampler_.sample_of(ids, logits, *tokens, tokens->size()));
     }
     cache_.set_length(verified);
     store_.use_plan(verify_);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/draft_head.h"
 #include "runtime/engine/draft_length.h"
 #include "runtime/engine/forward.h"
 #include "runtime/engine/sampler.h"
@@ -34,16 +35,17 @@ class DraftSource {
 };
 
 // The model itself at a lower precision, on the KV cache of the verified tokens; what it appends to the cache is taken back. The
-// same noise draws its tokens that will draw those of the verifying pass.
+// same noise draws its tokens that will draw those of the verifying pass. With a head of its own it drafts none but that head's
+// tokens, which are the likely ones and those that were seen.
 class PlanDraft : public DraftSource {
   public:
-    // store: opened with both plans, `verify` in force. All references must outlive it.
+    // store: opened with both plans, `verify` in force. head: nullptr: the model's. All references must outlive it.
     PlanDraft(std::string name, Forward& forward, KvCache& cache, WeightStore& store, const sched::Plan& draft,
-              const sched::Plan& verify, const SamplerOptions& sampler);
+              const sched::Plan& verify, const SamplerOptions& sampler, std::unique_ptr<DraftHead> head = nullptr);
     std::string name() const override { return name_; }
     void draft(std::vector<TokenId>* tokens, size_t n) override;
     bool changes_plan() const override { return true; }
-    uint64_t bytes_read() const override { return store_.bytes_read(); }
+    uint64_t bytes_read() const override { return store_.bytes_read() + (head_ != nullptr ? head_->bytes_read() : 0); }
 
   private:
     const std::string name_;
@@ -52,6 +54,8 @@ class PlanDraft : public DraftSource {
     WeightStore& store_;
     const sched::Plan draft_, verify_;
     Sampler sampler_;
+    const std::unique_ptr<DraftHead> head_;
+    size_t seen_ = 0;  // tokens of prompt and answer that the head was told of
 };
 
 // What followed the last few tokens when they last stood in the text.

@@ -107,10 +107,10 @@ void Forward::lay_out(std::span<const SequencePart> parts) {
     }
 }
 
-std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool next_follows) {
+std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool next_follows, const Matrix* head) {
     lay_out(parts);
     for (const SequencePart& part : parts) part.cache->begin_pass(part.ids.size());
-    const Batch batch{parts, ids_, logit_tokens_.size(), next_follows};
+    const Batch batch{parts, ids_, logit_tokens_.size(), next_follows, head != nullptr ? head : model_.head};
     ticket_.store(0, std::memory_order_relaxed);
     broken_stage_.store(kAllFinite, std::memory_order_relaxed);
     bool done = false;
@@ -125,7 +125,7 @@ std::span<const float> Forward::pass(std::span<const SequencePart> parts, bool n
         throw;
     }
     if (!done) abandon();
-    const std::span<const float> logits(buffers_.logits, batch.logit_rows * model_.config.n_vocab);
+    const std::span<const float> logits(buffers_.logits, batch.logit_rows * batch.head->rows);
     if (done && !all_finite(logits)) report_not_finite(attention_stage(model_.layers.size()));
     if (const uint32_t stage = broken_stage_.load(std::memory_order_relaxed); stage != kAllFinite) {
         throw Error("a value is not finite (NaN or infinity) after " + stage_name(stage, model_.layers.size()) +
@@ -172,7 +172,7 @@ void Forward::work(size_t worker, const Batch& batch) {
 // x[t] = embedding of ids[t], and the turns of the rotary embedding for the batch's positions.
 bool Forward::begin(size_t worker, const Batch& batch) {
     if (worker == 0) {
-        store_.begin_pass(batch.logit_rows > 0, batch.next_follows);
+        store_.begin_pass(batch.logit_rows > 0 && !batch.head->apart, batch.next_follows);
         pass_open_ = true;
         for (size_t w = team_.size(); w < team_.capacity(); ++w) store_.sit_out(w);
         const size_t n = batch.ids.size() * model_.config.dim;
@@ -306,7 +306,7 @@ void Forward::sum_hidden(size_t worker, const Batch& batch) {
 
 bool Forward::head(size_t worker, const Batch& batch) {
     const size_t rows = batch.logit_rows;
-    const std::array head{Product{.w = model_.head, .y = buffers_.logits, .y_stride = model_.config.n_vocab,
+    const std::array head{Product{.w = batch.head, .y = buffers_.logits, .y_stride = batch.head->rows,
                                   .soft_cap = model_.config.logit_soft_cap}};
     const auto input = [&](size_t t) {
         return normed(worker, buffers_.x + logit_tokens_[t] * model_.config.dim, model_.output_norm,
@@ -358,6 +358,7 @@ bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group,
 // Where rows of a matrix are (of one in planes: its first byte), once they are here; nullptr where they cannot be had.
 const std::byte* Forward::rows_of(size_t worker, const Matrix& w, size_t row, size_t rows) {
     if (w.expert_rows != 0) return store_.expert_rows(worker, w, row);
+    if (w.apart) return w.rows_at(row);
     const Matrix::Stretch needed = w.stretch(row, rows);
     store_.release(worker, needed.place);
     return store_.acquire(worker, needed.place, needed.bytes) ? w.rows_at(row) : nullptr;
@@ -395,7 +396,7 @@ bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> g
         first_unit += units;
     }
     const Product& last = group.back();
-    if (last.w->expert_rows == 0) {
+    if (last.w->expert_rows == 0 && !last.w->apart) {
         const Matrix::Stretch done = last.w->stretch(last.first_row, last.rows != 0 ? last.rows : last.w->rows);
         store_.release(worker, done.place + done.bytes);
     }

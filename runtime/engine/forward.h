@@ -57,8 +57,9 @@ class Forward {
 
     // Appends each part at its cache's length and computes them together; no cache may come twice. Returns the rows of logits
     // that were asked for, part after part, [rows, n_vocab], valid until the next pass; where there are none the head is not
-    // read. next_follows: another pass comes right after.
-    std::span<const float> pass(std::span<const SequencePart> parts, bool next_follows);
+    // read. next_follows: another pass comes right after. head: nullptr, or what is to be the head in the place of the model's, a
+    // matrix that lies apart and of no more rows; n_vocab is then the number of its rows.
+    std::span<const float> pass(std::span<const SequencePart> parts, bool next_follows, const Matrix* head = nullptr);
     std::span<const float> pass(std::span<const int32_t> ids, size_t logit_rows, bool next_follows) {
         const SequencePart part{&cache_, ids, logit_rows};
         return pass({&part, 1}, next_follows);
@@ -127,6 +128,7 @@ class Forward {
         std::span<const int32_t> ids;  // of all parts
         size_t logit_rows;
         bool next_follows;
+        const Matrix* head;
     };
     // Where a token belongs.
     struct Place {

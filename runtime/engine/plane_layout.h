@@ -35,7 +35,7 @@ struct PlaneLayout {
         bool experts = false;
 
         bool read_by(const sched::Plan& plan) const {
-            return run == kWhole || reads_run(static_cast<kernels::Level>(plan.levels[shard]), run);
+            return run == kWhole || reads_run(plan, shard, run);
         }
     };
 

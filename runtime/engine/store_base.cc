@@ -141,7 +141,7 @@ void StoreBase::use_plan(const sched::Plan& plan) {
     if (plan_.levels.size() != plan.levels.size()) throw Error(gguf_.path() + ": a plan of another model");
     for (const PlacedTensor& placed : map_.tensors) {
         for (size_t r = 0; placed.part != nullptr && r < kRuns; ++r)
-            if (reads_run(static_cast<kernels::Level>(plan.levels[placed.shard]), r) && !placed.has_run(r))
+            if (reads_run(plan, placed.shard, r) && !placed.has_run(r))
                 throw Error(gguf_.path() + ": level " + std::to_string(plan.levels[placed.shard]) + " of " + placed.tensor->name + " was not opened");
     }
     size_t first_band = 0;
@@ -149,12 +149,41 @@ void StoreBase::use_plan(const sched::Plan& plan) {
         if (placed.part == nullptr) continue;
         Matrix& m = matrices_.at(placed.tensor->name);
         if (placed.part->expert == 0) first_band = 0;
-        if (plan.levels[placed.shard] != plan_.levels[placed.shard])
+        if (plan.levels[placed.shard] != plan_.levels[placed.shard] && plan.levels[placed.shard] != sched::kNotRead)
             set_level(&m, first_band, placed, static_cast<kernels::Level>(plan.levels[placed.shard]));
         first_band += placed.part->bands();
     }
     std::copy(plan.levels.begin(), plan.levels.end(), plan_.levels.begin());
     walk_bytes_ = plan_bytes(map_, plan_);
+}
+
+uint64_t StoreBase::copy_rows(const std::string& name, std::span<const int32_t> rows, kernels::Level level,
+                              const std::array<std::byte*, kernels::kPlanes>& to) {
+    const NativeTable* const native = gguf_.native();
+    const GgufTensor& tensor = gguf_.tensor(name);
+    const auto parts = native != nullptr ? native->parts_of(static_cast<size_t>(&tensor - gguf_.tensors().data())) : std::span<const uint32_t>{};
+    if (parts.size() != 1) throw Error(gguf_.path() + ": the rows of " + name + " are not in planes");
+    const NativePart& part = native->parts[parts.front()];
+    uint64_t read = 0;
+    for (size_t i = 0, n = 0; i < rows.size(); i += n) {  // rows in a row, within a band, at a time
+        const auto row = static_cast<uint64_t>(rows[i]);
+        if (rows[i] < 0 || row >= part.rows) throw Error(gguf_.path() + ": " + name + " has no row " + std::to_string(rows[i]));
+        const uint64_t band = row / part.band_rows, in_band = row % part.band_rows;
+        for (n = 1; i + n < rows.size() && in_band + n < part.rows_of(band) && rows[i + n] == rows[i] + static_cast<int32_t>(n);) ++n;
+        const auto copy_plane = [&](kernels::Plane plane, uint64_t at) {
+            const uint64_t row_bytes = kernels::plane_row_bytes(plane, part.cols), begin = at + in_band * row_bytes, bytes = n * row_bytes;
+            if (!kernels::reads_plane(level, plane)) return;
+            read_exactly(begin, to[static_cast<size_t>(plane)] + i * row_bytes, bytes);
+            read += pager::align_up(begin + bytes, parts_.granule()) - pager::align_down(begin, parts_.granule());
+        };
+        const std::array<NativeRun, kRuns> runs = band_runs(part, band, native->page);
+        for (size_t r = 0; r < kRuns; ++r) {
+            const RunPlanes& planes = kRunPlanes[r];
+            copy_plane(planes.first, runs[r].offset);
+            if (planes.two) copy_plane(planes.second, runs[r].offset + part.rows_of(band) * kernels::plane_row_bytes(planes.first, part.cols));
+        }
+    }
+    return read;
 }
 
 void StoreBase::bind_by_place(const std::byte* image) { bind(image, true, {}); }

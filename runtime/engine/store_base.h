@@ -90,6 +90,8 @@ class StoreBase : public WeightStore {
     const Matrix& matrix(const std::string& name) const override;
     std::vector<float> vector(const std::string& name) const override;
     void use_plan(const sched::Plan& plan) override;
+    uint64_t copy_rows(const std::string& name, std::span<const int32_t> rows, kernels::Level level,
+                       const std::array<std::byte*, kernels::kPlanes>& to) override;
 
   protected:
     // Fills the look-up: pointers by place in the image, or by offset in the file. places: of the map's tensors, where the

@@ -12,6 +12,7 @@
 // index. No worker may be inside a pass when the store is destroyed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -64,6 +65,7 @@ struct Matrix {
     kernels::Level level = kernels::Level::k8;  // by the plan in force
     size_t band_rows = 0;         // 0: no bands
     size_t part_rows = 0;         // an expert's; bands do not lie across parts
+    bool apart = false;           // in memory of its own, no store's: nobody acquires or releases it
 
     // The form in which activations meet it.
     kernels::Activation form(kernels::Activation wanted) const {
@@ -208,6 +210,12 @@ class WeightStore {
 
     // Leader: rows of token_embd, dequantised: out[i * dim ...] for ids[i]. Small announced reads under uffd.
     virtual void embedding_rows(std::span<const int32_t> ids, float* out) = 0;
+
+    // Leader, between passes: copies rows of a matrix of a native file out of the file, as they lie in the planes that `level`
+    // reads: rows[i] goes to to[plane] + i * plane_row_bytes(). Plain reads, beside the paging. Returns the bytes that were read, whole pages.
+    // Error where the matrix has no planes or not these rows.
+    virtual uint64_t copy_rows(const std::string& name, std::span<const int32_t> rows, kernels::Level level,
+                               const std::array<std::byte*, kernels::kPlanes>& to) = 0;
 
     // Granule of the walk: a chunk that a worker acquires should not be larger. SIZE_MAX where there is no paging.
     virtual size_t extent_bytes() const = 0;

@@ -61,7 +61,7 @@ uint8_t runs_of(const std::vector<sched::Plan>& plans, size_t shard) {
     uint8_t runs = 0;
     for (size_t r = 0; r < kRuns; ++r) {
         bool read = plans.empty() && reads_run(kernels::Level::k8, r);
-        for (const sched::Plan& plan : plans) read = read || reads_run(static_cast<kernels::Level>(plan.levels[shard]), r);
+        for (const sched::Plan& plan : plans) read = read || reads_run(plan, shard, r);
         if (read) runs = static_cast<uint8_t>(runs | 1u << r);
     }
     return runs;
@@ -165,12 +165,18 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
     return map;
 }
 
+bool reads_run(const sched::Plan& plan, size_t shard, size_t run) {
+    return plan.levels[shard] != sched::kNotRead && reads_run(static_cast<kernels::Level>(plan.levels[shard]), run);
+}
+
 PlanBytes plan_bytes(const ModelMap& map, const sched::Plan& plan) {
     PlanBytes sum;
     for (const PlacedTensor& t : map.tensors) {
         uint64_t bytes = t.bytes;
         if (t.part != nullptr)
-            bytes = t.part->rows * kernels::level_row_bytes(static_cast<kernels::Level>(plan.levels[t.shard]), t.part->cols);
+            bytes = plan.levels[t.shard] == sched::kNotRead
+                        ? 0
+                        : t.part->rows * kernels::level_row_bytes(static_cast<kernels::Level>(plan.levels[t.shard]), t.part->cols);
         sum.weights += bytes;
         if (t.experts) sum.experts += bytes;
     }

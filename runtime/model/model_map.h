@@ -79,6 +79,9 @@ ModelMap build_model_map(const GgufFile& file, const ModelConfig& config, uint64
 // Which shard a matrix of a layer belongs to, by the end of its tensor's name.
 sched::Module module_of(std::string_view layer_tensor);
 
+// Whether passes at the plan read the run of a shard's matrices.
+bool reads_run(const sched::Plan& plan, size_t shard, size_t run);
+
 // Bytes of the weights that a plan reads, padding left out; and of those of experts among them.
 struct PlanBytes {
     uint64_t weights = 0;
