@@ -8,7 +8,8 @@ for a share of the bytes that level 8 reads, and it is checked that
 One line per prompt; at the end, for prose and code: tokens a second of both, the share of 8-grams in the answers that had come
 before (lookup is off unless asked for), how many drafted tokens were right by their place in the draft, bytes read a token, and
 beside the speeds what a formula says: a pass or a draft takes the larger of its compute with all weights resident (measured
-by one more run a kind) and its bytes at the disk's speed (--device-gbps, or that of --io-limit-mbps).
+by one more run a kind, with drafts of the same mean length) and its bytes at the disk's speed (--device-gbps, or that of
+--io-limit-mbps).
 Exit status 1 where anything is not the same."""
 import argparse
 import json
@@ -30,9 +31,11 @@ def parse_arguments():
     parser.add_argument('--tokens', type=int, default=64)
     parser.add_argument('--characters', type=int, default=400, help='of a prompt')
     parser.add_argument('--share', type=float, default=40, help='frames, per cent of the bytes that level 8 reads')
+    parser.add_argument('--only', type=int, nargs=2, metavar=('FIRST', 'LAST'), help='of the prompts, from 0')
     parser.add_argument('--draft', action='append', help='as of weir run (default: 4)')
     parser.add_argument('--draft-max', type=int, default=8)
     parser.add_argument('--draft-adapt', default='on')
+    parser.add_argument('--draft-head', default='16384')
     parser.add_argument('--temp', default='0')
     parser.add_argument('--threads', default='2')
     parser.add_argument('--io-limit-mbps', type=int)
@@ -111,16 +114,19 @@ def main():
     if options.io_limit_mbps:
         paging += ['--io-limit-mbps', str(options.io_limit_mbps)]
     drafts = [word for source in options.draft or ['4'] for word in ('--draft', source)]
-    drafts += ['--draft-max', str(options.draft_max), '--draft-adapt', options.draft_adapt]
+    drafts += ['--draft-head', options.draft_head]
+    lengths = ['--draft-max', str(options.draft_max), '--draft-adapt', options.draft_adapt]
     half = options.prompts // 2
     prompts = [('prose', p) for p in cut(options.prose, options.prompts - half, options.characters)]
     prompts += [('code', p) for p in cut(options.code, half, options.characters)]
     whole = run(options, 'a', ['--paging', 'resident', '--precision', '8'], 1)['paging']['weights_bytes']
     frames = ['--weights-ram', str(int(whole * options.share / 100))]
     kinds, wrong = {}, 0
-    for number, (kind, prompt) in enumerate(prompts):
+    chosen = range(options.only[0], options.only[1] + 1) if options.only else range(len(prompts))
+    for number in chosen:
+        kind, prompt = prompts[number]
         plain = run(options, prompt, paging + frames + ['--precision', '8'])
-        exact = run(options, prompt, paging + frames + ['--precision', 'auto-exact', *drafts])
+        exact = run(options, prompt, paging + frames + ['--precision', 'auto-exact', *drafts, *lengths])
         same = all(plain[key] == exact[key] for key in ('ids', 'text', 'logits_hash'))
         within = all(r['memory']['peak_rss_bytes'] <= r['memory']['budget_bytes'] for r in (plain, exact))
         wrong += not (same and within)
@@ -142,9 +148,11 @@ def main():
         if gbps:
             prompt = next(p for name, p in prompts if name == kind)
             resident = ['--paging', 'resident', '--precision']
-            figures = k.formula(run(options, prompt, resident + ['8']), run(options, prompt, resident + ['auto-exact', *drafts]), gbps * 1e9)
+            length = max(1, round(sum(s['drafted'] for s in k.sources.values()) / k.passes))
+            always = ['--draft-max', str(length), '--draft-adapt', 'off']
+            figures = k.formula(run(options, prompt, resident + ['8']), run(options, prompt, resident + ['auto-exact', *drafts, *always]), gbps * 1e9)
             print(f'  formula: level 8 {figures[0]:.2f} tokens/s, auto-exact {figures[1]:.2f}: {figures[1] / figures[0]:.2f} x')
-    print(f'{len(prompts)} prompts x {options.tokens} tokens, {os.path.basename(options.model)}, frames {frames[1]} bytes: '
+    print(f'{len(chosen)} prompts x {options.tokens} tokens, {os.path.basename(options.model)}, frames {frames[1]} bytes: '
           + ('all the same' if wrong == 0 else f'{wrong} NOT the same'))
     return 1 if wrong else 0
 
