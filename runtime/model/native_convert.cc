@@ -1,11 +1,7 @@
 #include "runtime/model/native_convert.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -17,6 +13,7 @@
 #include "kernels/nested_learn.h"
 #include "kernels/quantize_weights.h"
 #include "runtime/error.h"
+#include "runtime/model/file_input.h"
 #include "runtime/model/native_format.h"
 #include "runtime/model/partial_file.h"
 #include "runtime/model/printable.h"
@@ -31,34 +28,6 @@ constexpr uint64_t kRowTile = 16;  // of the kernels
 constexpr uint64_t kLearnedRows = 32;  // that are rounded together
 
 uint64_t align_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
-// The source or the result, read anywhere by any thread.
-class Input {
-  public:
-    explicit Input(const GgufFile& file) : file_(file), fd_(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC)) {
-        if (fd_ < 0) throw Error(file.path() + ": cannot open: " + std::strerror(errno));
-    }
-    ~Input() { ::close(fd_); }
-    Input(const Input&) = delete;
-    Input& operator=(const Input&) = delete;
-
-    void read(uint64_t offset, std::span<std::byte> out) const {
-        while (!out.empty()) {
-            const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0) {
-                throw Error(file_.path() + ": at byte " + std::to_string(offset) + ": cannot read: " +
-                            (n < 0 ? std::strerror(errno) : "the file ends before its size when it was opened"));
-            }
-            out = out.subspan(static_cast<size_t>(n));
-            offset += static_cast<uint64_t>(n);
-        }
-    }
-
-  private:
-    const GgufFile& file_;
-    int fd_;
-};
 
 uint64_t stored_row(uint64_t cols) { return band_bytes(1, cols, 1); }
 
@@ -178,7 +147,7 @@ class Planner {
 // Rows of one tensor as floats, checked.
 class Rows {
   public:
-    Rows(const GgufFile& source, const Input& input, const kernels::KernelSet& kernels) : source_(source), input_(input), kernels_(kernels) {}
+    Rows(const GgufFile& source, const FileInput& input, const kernels::KernelSet& kernels) : source_(source), input_(input), kernels_(kernels) {}
 
     std::span<const float> read(const GgufTensor& tensor, uint64_t row) {
         const uint64_t bytes = kernels::row_bytes(tensor.type, tensor.dims[0]);
@@ -198,7 +167,7 @@ class Rows {
 
   private:
     const GgufFile& source_;
-    const Input& input_;
+    const FileInput& input_;
     const kernels::KernelSet& kernels_;
     std::vector<std::byte> raw_;
     std::vector<float> floats_;
@@ -312,7 +281,7 @@ class Converter {
     }
 
     const GgufFile& source_;
-    const Input input_;
+    const FileInput input_;
     NativeTable& table_;
     PartialFile& out_;
     const decltype(ConvertOptions::factor)& factor_;
@@ -344,7 +313,7 @@ Conversion convert_to_native(const GgufFile& source, const ModelConfig& config, 
     converter.keep();
     converter.run(std::max<size_t>(1, options.threads));
     std::vector<std::byte> index(table.index_bytes);
-    Input(source).read(0, index);
+    FileInput(source).read(0, index);
     out.write(0, native_head(table, index, plan.result().file_bytes));
     out.finish(plan.result().file_bytes);
     return plan.result();
@@ -353,7 +322,7 @@ Conversion convert_to_native(const GgufFile& source, const ModelConfig& config, 
 void verify_native(const GgufFile& file, const std::function<bool(uint64_t, uint64_t)>& go_on) {
     const NativeTable* const table = file.native();
     if (table == nullptr) throw Error(file.path() + ": is plain GGUF, which has no checksums; only native files can be verified");
-    const Input input(file);
+    const FileInput input(file);
     uint64_t done = 0;
     std::vector<std::byte> bytes(1u << 20);
     const auto check = [&](uint64_t offset, uint64_t size, uint64_t checksum, const std::string& what) {
