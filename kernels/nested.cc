@@ -50,7 +50,7 @@ void pack_codes(const uint8_t* code, size_t groups, Plane p, std::byte* out) {
     }
 }
 
-void pack_scales(const NestedBlock::Scales& s, size_t groups, std::byte* out) {
+void put_scales(const NestedBlock::Scales& s, size_t groups, std::byte* out) {
     std::memcpy(out, &s.d, 2);
     std::memcpy(out + 2, &s.dmin, 2);
     out += 4;
@@ -175,6 +175,8 @@ void fit_group(const float* w, double low, double high, double d, double dmin, u
     }
 }
 
+size_t groups_of(size_t block, size_t k) { return std::min(kCellsPerSuper, k / kCellElements - block * kCellsPerSuper); }
+
 }  // namespace
 
 const char* plane_name(Plane plane) noexcept {
@@ -217,17 +219,56 @@ NestedRows NestedRows::from(size_t n, size_t k) const noexcept {
 }
 
 void pack_nested(const NestedBlock& in, size_t block, size_t k, std::byte* const (&row)[kPlanes]) noexcept {
-    const size_t groups = std::min(kCellsPerSuper, k / kCellElements - block * kCellsPerSuper);
+    const size_t groups = groups_of(block, k);
     for (size_t p = 0; p < kPlanes; ++p) {
         const auto plane = static_cast<Plane>(p);
         std::byte* const out = row[p] + block * full_bytes(plane);
         switch (plane) {
-            case Plane::kS2: pack_scales(in.s2, groups, out); break;
-            case Plane::kS3: pack_scales(in.s3, groups, out); break;
-            case Plane::kS4: pack_scales(in.s4, groups, out); break;
+            case Plane::kS2: put_scales(in.s2, groups, out); break;
+            case Plane::kS3: put_scales(in.s3, groups, out); break;
+            case Plane::kS4: put_scales(in.s4, groups, out); break;
             default: pack_codes(in.code, groups, plane, out); break;
         }
     }
+}
+
+void unpack_scales(const std::byte* row, size_t block, size_t k, NestedBlock::Scales* out) noexcept {
+    const std::byte* const at = row + block * kScaleBytes;
+    const size_t groups = groups_of(block, k);
+    out->d = load_u16(at);
+    out->dmin = load_u16(at + 2);
+    uint8_t packed[12];
+    if (groups == kCellsPerSuper) std::memcpy(packed, at + 4, sizeof packed);
+    for (size_t g = 0; g < groups; ++g) {
+        const unsigned both = groups == kCellsPerSuper ? q4_k_scale(packed, g) | q4_k_min(packed, g) << 6
+                                                       : static_cast<unsigned>(load_u16(at + 4 + g * 12 / 8)) >> (g % 2 * 4);
+        out->scale[g] = both & 63;
+        out->min[g] = both >> 6 & 63;
+    }
+}
+
+void pack_scales(const NestedBlock::Scales& in, size_t block, size_t k, std::byte* row) noexcept {
+    put_scales(in, groups_of(block, k), row + block * kScaleBytes);
+}
+
+GroupScale group_scale(const NestedBlock::Scales& s, size_t group) noexcept {
+    return {half_to_float(s.d) * static_cast<float>(s.scale[group]), -(half_to_float(s.dmin) * static_cast<float>(s.min[group]))};
+}
+
+bool nearest_scales(const float* scale, const float* middle, float centre, size_t groups, NestedBlock::Scales* out) noexcept {
+    double s[kCellsPerSuper] = {}, m[kCellsPerSuper] = {};
+    for (size_t g = 0; g < groups; ++g) {
+        s[g] = static_cast<double>(scale[g]);
+        m[g] = static_cast<double>(middle[g]) - s[g] * static_cast<double>(centre);
+    }
+    if (!set_units(s, m, groups, out)) return false;
+    const double d = static_cast<double>(half_to_float(out->d)), dmin = static_cast<double>(half_to_float(out->dmin));
+    for (size_t g = 0; g < groups; ++g) {
+        const int sc = nearest(s[g], d);
+        out->scale[g] = static_cast<uint8_t>(sc);
+        out->min[g] = static_cast<uint8_t>(nearest(d * sc * static_cast<double>(centre) - static_cast<double>(middle[g]), dmin));
+    }
+    return true;
 }
 
 bool fit_level_two(const float* weights, size_t n, NestedBlock* block) noexcept {

@@ -80,6 +80,20 @@ struct NestedBlock {
 // Writes super-block `block` of a row (its number, from 0) of k weights into the row's planes, all of which must be there.
 void pack_nested(const NestedBlock& in, size_t block, size_t k, std::byte* const (&row)[kPlanes]) noexcept;
 
+// The scales of super-block `block` of a row of k weights as they lie in the row's S2, S3 or S4, and back.
+void unpack_scales(const std::byte* row, size_t block, size_t k, NestedBlock::Scales* out) noexcept;
+void pack_scales(const NestedBlock::Scales& in, size_t block, size_t k, std::byte* row) noexcept;
+
+// What a group's scale and min stand for.
+struct GroupScale {
+    float scale, min;
+};
+GroupScale group_scale(const NestedBlock::Scales& scales, size_t group) noexcept;
+
+// The scales that can be stored next to these: scale[groups] >= 0; and of these scales, the minima that bring s * centre + m
+// next to middle[groups]. False where a scale is too large for half precision.
+bool nearest_scales(const float* scale, const float* middle, float centre, size_t groups, NestedBlock::Scales* out) noexcept;
+
 // The nearest code: the grid of level 4 reaches from the least to the greatest weight of each group, with the 6-bit scale
 // and min of the least error at level 4 among those that do; the low half takes what is left within a span of 1; scales
 // and minima of levels 2 and 3 are the least squares for the codes that result. n: 32 to 256 finite weights, whole groups.
