@@ -54,6 +54,10 @@ void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) {
     }
 }
 
+void PartialFile::sync() {
+    if (::fdatasync(fd_) != 0) fail("cannot write", errno);
+}
+
 void PartialFile::finish(uint64_t bytes) {
     if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail("cannot set the size", errno);
     if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot rename to " + quoted(path_), errno);

@@ -21,6 +21,9 @@ class PartialFile {
     // Takes the room now, where the file system can, rather than missing it later. Error where there is too little.
     void reserve(uint64_t bytes);
     void write(uint64_t offset, std::span<const std::byte> bytes);
+    // Returns when what was written is on the disk.
+    void sync();
+    const std::string& partial_path() const { return partial_; }
     // Sets the size and gives the file its name, in the place of one that may be there.
     void finish(uint64_t bytes);
 
