@@ -15,6 +15,7 @@
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/option_checks.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/cli/tune.h"
 #include "runtime/engine/score.h"
 #include "runtime/engine/sensitivity.h"
 #include "runtime/error.h"
@@ -29,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 // Tokens of a window: a pass each, so that states of one pass are all there is to keep.
 constexpr size_t kWindow = 256, kMostWindow = 512;
+constexpr size_t kSample = 128;  // the same of --tune
 constexpr size_t kWindows = 8;
 // Of the logits of the scored positions. 128 positions of a vocabulary of 128k tokens.
 constexpr uint64_t kLogitBytes = 64u << 20;
@@ -38,6 +40,8 @@ struct Options {
     std::string output;
     size_t windows = kWindows;
     bool force = false;
+    bool tunes = false;
+    TuneCommand tune;
 };
 
 std::string text_hash(const std::vector<TokenId>& ids) {
@@ -66,6 +70,13 @@ void write_table(const std::string& path, const sched::Sensitivity& table) {
 }
 
 int calibrate(Options o) {
+    if (o.run.context == 0) o.run.context = o.tunes ? kSample : kWindow;
+    if (o.tunes) {
+        o.tune.run = o.run;
+        o.tune.output = o.output;
+        o.tune.force = o.force;
+        return tune(o.tune);
+    }
     if (o.output.empty()) o.output = sensitivity_path(o.run.model);
     const ModelFile model(o.run.model, o.run.pre_tokenizer);
     if (model.file.native() == nullptr)
@@ -146,7 +157,6 @@ int calibrate(Options o) {
 Command add_calibrate(CLI::App& app) {
     const auto options = std::make_shared<Options>();
     RunOptions& run = options->run;
-    run.context = kWindow;
     CLI::App* const command = app.add_subcommand(
         "calibrate", "measure what each level of each layer's matrices costs, for plans of precision");
     command->add_option("-f,--file", run.prompt_file, "the calibration text, - for standard input")
@@ -157,13 +167,19 @@ Command add_calibrate(CLI::App& app) {
                      "the table (default: MODEL.sensitivity.json); one that is there is gone on with")
         ->type_name("FILE");
     command->add_flag("--force", options->force, "begin anew");
+    CLI::Option* const tunes = command->add_flag("--tune", options->tunes,
+                                                 "tune the scales of levels 3 and 2 against --source, layer by layer, and put the tuned file in the model's place (or -o)");
+    CLI::Option* const source =
+        command->add_option("--source", options->tune.source, "of --tune: the GGUF file that the model was made from")->type_name("FILE")->needs(tunes);
+    tunes->needs(source);
+    command->add_option("--samples", options->tune.samples, "of --tune: windows of the text, from all over it")->capture_default_str()->check(whole_number(1, 1u << 20))->needs(tunes);
+    command->add_option("--levels", options->tune.levels, "of --tune: 3, 2 or both")->delimiter(',')->capture_default_str()->check(CLI::IsMember({2, 3}))->needs(tunes);
     command->add_option("--windows", options->windows, "of the text, from all over it")
         ->capture_default_str()
         ->check(whole_number(1, 1u << 20));
     command
         ->add_option("-c,--ctx-size", run.context,
-                     "tokens of a window, of which the last are compared, half of it at most")
-        ->capture_default_str()
+                     "tokens of a window, of which the last are compared, half of it at most (default: 256; 128 with --tune)")
         ->check(whole_number(kLeastWindow, kMostWindow));
     command->add_option("-t,--threads", run.threads, "threads (default: physical cores)")->check(whole_number(1, 256));
     command->add_option("--pre-tokenizer", run.pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
