@@ -132,5 +132,170 @@ TEST(TuneBlock, GradientsAreThoseOfFiniteDifferences) {
     }
 }
 
+// Rows of a full super-block and a short one.
+constexpr size_t kRows = 5, kCols = 288;
+
+struct Planes {
+    Planes() {
+        const std::vector<float> weights = randoms(kRows * kCols, 4);
+        for (size_t p = 0; p < kernels::kPlanes; ++p) bytes[p].resize(kRows * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols));
+        for (size_t r = 0; r < kRows; ++r) {
+            std::byte* row[kernels::kPlanes];
+            for (size_t p = 0; p < kernels::kPlanes; ++p) row[p] = bytes[p].data() + r * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols);
+            for (size_t s = 0; s * 256 < kCols; ++s) {
+                kernels::NestedBlock block;
+                EXPECT_TRUE(kernels::fit_nested(weights.data() + r * kCols + s * 256, std::min<size_t>(256, kCols - s * 256), &block));
+                kernels::pack_nested(block, s, kCols, row);
+            }
+        }
+        for (size_t p = 0; p < kernels::kPlanes; ++p) rows.plane[p] = bytes[p].data();
+    }
+    std::vector<float> dequantised(kernels::Level level) const {
+        std::vector<float> out(kRows * kCols);
+        for (size_t r = 0; r < kRows; ++r) kernels::select_kernels(nullptr)->dequantize_nested(level, rows.from(r, kCols), out.data() + r * kCols, kCols);
+        return out;
+    }
+    std::vector<std::byte> bytes[kernels::kPlanes];
+    kernels::NestedRows rows;
+};
+
+TEST(TuneScales, AreThoseOfThePlanesAndGoBackIntoThem) {
+    for (const kernels::Level level : {kernels::Level::k2, kernels::Level::k3}) {
+        Planes planes;
+        TuneScales scales(level, kRows, kCols);
+        scales.load(*kernels::select_kernels(nullptr), 0, 2, planes.rows);
+        scales.load(*kernels::select_kernels(nullptr), 2, kRows - 2, planes.rows.from(2, kCols));
+        std::vector<float> weights(kRows * kCols);
+        scales.weights(0, kRows, weights.data());
+        EXPECT_EQ(weights, planes.dequantised(level));
+        std::vector<std::byte>& plane = planes.bytes[static_cast<size_t>(level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3)];
+        std::vector<std::byte> packed(plane.size());
+        scales.pack(0, kRows, packed.data());
+        EXPECT_EQ(packed, plane);
+        // Moved, and written: what is read then is what computed.
+        scales.add_gradient(0, kRows, randoms(kRows * kCols, 5).data());
+        scales.move(0, kRows, 1, 0.1f);
+        scales.weights(0, kRows, weights.data());
+        scales.pack(0, kRows, plane.data());
+        EXPECT_NE(packed, plane);
+        EXPECT_EQ(weights, planes.dequantised(level));
+    }
+}
+
+// Towards weights whose scales are known: every group comes there.
+TEST(TuneScales, Descend) {
+    Planes planes;
+    TuneScales scales(kernels::Level::k3, kRows, kCols);
+    scales.load(*kernels::select_kernels(nullptr), 0, kRows, planes.rows);
+    const std::vector<float> from = planes.dequantised(kernels::Level::k3);
+    std::vector<float> goal(from), now(from), gradient(from.size());
+    for (float& value : goal) value = 1.25f * value - 0.02f;
+    double first = 0, last = 0;
+    for (size_t step = 1; step <= 200; ++step) {
+        last = 0;
+        for (size_t i = 0; i < now.size(); ++i) {
+            gradient[i] = now[i] - goal[i];
+            last += static_cast<double>(gradient[i] * gradient[i]);
+        }
+        if (step == 1) first = last;
+        scales.add_gradient(0, kRows, gradient.data());
+        scales.move(0, kRows, step, 0.01f);
+        scales.weights(0, kRows, now.data());
+    }
+    EXPECT_LT(last, 0.01 * first);
+}
+
+TinyShape three_layers() {
+    TinyShape shape;
+    shape.n_layers = 3;
+    return shape;
+}
+
+// Of a tiny model whose matrices have several bands.
+class Tuning : public ::testing::Test {
+  protected:
+    static constexpr size_t kSamples = 20;
+    struct Run {
+        std::string output;
+        double first_error = 0, last_error = 0;  // of the last layer at level 3: of the first batch, and after
+    };
+    Tuning() {
+        std::mt19937 random(6);
+        for (size_t i = 0; i < kSamples * kTokens; ++i) ids_.push_back(static_cast<int32_t>(random() % 300));
+    }
+    ~Tuning() override {
+        for (const std::string& path : written_) std::filesystem::remove(path);
+    }
+    // break_off: in the second layer.
+    Run tune(const std::string& name, size_t threads, bool break_off = false) {
+        Run run{native_.path() + name};
+        written_.push_back(run.output);
+        written_.push_back(run.output + ".tuning");
+        Engine source(native_.source(), {.threads = threads}), native(native_.path(), {});
+        const TuneProducts products(*source.team, *kernels::select_kernels(nullptr));
+        TuneOptions options;
+        options.tokens = kTokens;
+        options.batch = 3;
+        options.rate = 0.01f;
+        const uint64_t stream = Tuner::stream_bytes(source.config, kSamples, options), scales = Tuner::scale_bytes(native.file, options);
+        TuneJournal journal(run.output + ".tuning", 1, stream, Tuner::streams(options), scales, false);
+        Tuner tuner({&source.model, source.store.get(), &native.file, native.store.get()}, products, ids_, options, journal);
+        while (journal.layers_done() < source.config.n_layers) {
+            tuner.tune_layer([&](const TuneProgress& at) {
+                if (break_off && at.layer == 1 && at.level == 1) throw Error("broken off");
+                if (at.level == 0 && at.moves && at.samples == options.batch) run.first_error = at.error;
+                if (at.level == 0 && !at.moves && at.samples == options.batch) run.last_error = at.error;
+            });
+        }
+        write_rescaled(native.file, run.output, [&](size_t part, uint64_t band, size_t r, std::span<std::byte> bytes) { tuner.new_scales(part, band, r, bytes); },
+                       [](uint64_t, uint64_t) { return true; });
+        journal.discard();
+        return run;
+    }
+    static std::string content(const std::string& path) {
+        std::ifstream in(path, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
+
+    TinyNativeFile native_{three_layers(), 4 << 10};
+    std::vector<int32_t> ids_;
+    std::vector<std::string> written_;
+};
+
+TEST_F(Tuning, LowersTheErrorAndLeavesHigherLevelsAlone) {
+    const Run run = tune(".a", 2);
+    EXPECT_LT(run.last_error, 0.9 * run.first_error);
+    EXPECT_FALSE(std::filesystem::exists(run.output + ".tuning"));
+    const std::vector<int32_t> window(ids_.begin(), ids_.begin() + kTokens);
+    for (const kernels::Level level : kernels::kLevels) {
+        const EngineOptions at{.level = level};
+        const bool same = Engine(native_.path(), at).logits(window, kTokens) == Engine(run.output, at).logits(window, kTokens);
+        EXPECT_EQ(same, level >= kernels::Level::k4) << static_cast<int>(level);
+    }
+}
+
+TEST_F(Tuning, GivesTheSameBytesByAnyThreadsAndWhereItWasBrokenOff) {
+    const std::string whole = content(tune(".a", 1).output);
+    EXPECT_EQ(content(tune(".b", 3).output), whole);
+    EXPECT_THROW(tune(".c", 2, true), Error);
+    EXPECT_FALSE(std::filesystem::exists(native_.path() + ".c"));
+    EXPECT_EQ(content(tune(".c", 2).output), whole);
+}
+
+TEST_F(Tuning, AJournalOfAnotherTuningIsRefused) {
+    const std::string path = native_.path() + ".journal";
+    written_.push_back(path);
+    { TuneJournal journal(path, 1, 64, 2, 8, false); }
+    EXPECT_THROW(TuneJournal(path, 2, 64, 2, 8, false), UsageError);
+    TuneJournal journal(path, 2, 64, 2, 8, true);
+    EXPECT_THROW(TuneJournal(path, 2, 64, 2, 8, false), Error);  // in use
+    const std::vector<float> rows = {1, 2, 3};
+    journal.write_leaving(1, 4, rows);
+    journal.finish_layer();
+    std::vector<float> read(3);
+    journal.read_entering(1, 4, read);
+    EXPECT_EQ(read, rows);
+}
+
 }  // namespace
 }  // namespace weir::test
