@@ -12,6 +12,8 @@
 #include "runtime/cli/format.h"
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/engine/budget.h"
+#include "runtime/engine/memory_limits.h"
 #include "runtime/engine/tune.h"
 #include "runtime/error.h"
 #include "runtime/model/printable.h"
@@ -61,6 +63,7 @@ uint64_t key_of(const ModelFile& native, const ModelFile& source, const std::vec
     std::string text = native_fingerprint(*native.file.native()) + ' ' + std::to_string(native_checksum(std::as_bytes(std::span(ids)))) + ' ' +
                        std::to_string(source.file.file_size()) + ' ' + std::to_string(status.st_mtim.tv_sec) + ' ' +
                        std::to_string(status.st_mtim.tv_nsec) + ' ' + std::to_string(options.tokens) + ' ' + std::to_string(options.batch);
+    text += ' ' + std::to_string(options.head_tokens);
     for (const kernels::Level level : options.levels) text += ' ' + std::to_string(static_cast<int>(level));
     return native_checksum(std::as_bytes(std::span(text)));
 }
@@ -69,6 +72,12 @@ std::string levels_text(const std::vector<int>& levels) {
     std::string text;
     for (const int level : levels) text += (text.empty() ? "" : " and ") + std::to_string(level);
     return text;
+}
+
+// "layer 3 of 8, level 3"
+std::string place(const TuneProgress& at, const TuneOptions& options, size_t n_layers) {
+    const std::string where = at.layer == n_layers ? "the head" : "layer " + std::to_string(at.layer + 1) + " of " + std::to_string(n_layers);
+    return where + (at.level < options.levels.size() ? ", level " + std::to_string(static_cast<int>(options.levels[at.level])) : ", the source's");
 }
 
 }  // namespace
@@ -89,6 +98,13 @@ int tune(const TuneCommand& o) {
     options.batch = std::min(options.batch, samples);
     const size_t threads = o.run.threads != 0 ? o.run.threads : default_thread_count();
 
+    const uint64_t stream = Tuner::stream_bytes(native.config, samples, options), scales = Tuner::scale_bytes(native.file, options);
+    const uint64_t beside = TuneJournal::bytes(stream, Tuner::streams(options), scales);
+    const uint64_t memory = Tuner::bytes(native.config, options, threads);
+    if (const uint64_t here = resident_now(); o.run.ram && o.run.ram->of(read_memory_limits().whole()) < here + memory)
+        throw UsageError("--ram: tuning takes " + mib(here + memory) + " of this model: a layer, or the head, in float, and " +
+                         std::to_string(options.batch) + " samples of " + std::to_string(options.tokens) + " tokens (-c)");
+
     StoreOptions mapped;
     mapped.mode = PagingMode::kMmap;
     const auto source_store = WeightStore::open(source.file, source.config, mapped);
@@ -96,30 +112,26 @@ int tune(const TuneCommand& o) {
     const Model model = bind_model(source.file, source.config, *source_store);
     Team team(threads);
     const TuneProducts products(team, chosen_kernels());
-    const uint64_t stream = Tuner::stream_bytes(native.config, samples, options), scales = Tuner::scale_bytes(native.file, options);
     TuneJournal journal(output + ".tuning", key_of(native, source, ids, options), stream, Tuner::streams(options), scales, o.force);
     Tuner tuner({&model, source_store.get(), &native.file, native_store.get()}, products, ids, options, journal);
 
-    const size_t batches = (samples + options.batch - 1) / options.batch, first = journal.layers_done();
-    const Tuner::Times times = tuner.time_batch();
-    double left_s = static_cast<double>(n_layers - first) * static_cast<double>(batches) *
-                    (times.truth + static_cast<double>(options.levels.size()) * (times.step + times.pass));
-    std::fprintf(stderr, "weir: tuning levels %s of %zu layers on %zu samples of %zu tokens: about %s s; %s of memory, %s in %s\n", levels_text(o.levels).c_str(),
-                 n_layers - first, samples, options.tokens, format_fixed(left_s, 0).c_str(), format_bytes(Tuner::bytes(native.config, options, threads)).c_str(),
-                 format_bytes(TuneJournal::bytes(stream, Tuner::streams(options), scales)).c_str(), shown(output + ".tuning").c_str());
-    if (first != 0) std::fprintf(stderr, "weir: going on after layer %zu\n", first - 1);
+    const size_t first = journal.layers_done(), all = tuner.layers();
+    std::fprintf(stderr, "weir: tuning levels %s of %zu layers%s on %zu samples of %zu tokens: about %s s; %s of memory, %s in %s\n",
+                 levels_text(o.levels).c_str(), std::min(n_layers, all) - std::min(n_layers, first), all > n_layers ? " and the head" : "", samples,
+                 options.tokens, format_fixed(tuner.seconds_left(), 0).c_str(), format_bytes(memory).c_str(), format_bytes(beside).c_str(),
+                 shown(output + ".tuning").c_str());
+    if (first != 0) std::fprintf(stderr, "weir: going on where it was, after %zu of %zu\n", first, all);
 
     const StopSignals signals;
     const auto begin = Clock::now();
     try {
         ProgressLine progress;
-        for (size_t layer = first; layer < n_layers; ++layer) {
+        for (size_t layer = first; layer < all; ++layer) {
             tuner.tune_layer([&](const TuneProgress& at) {
                 if (signals.asked() != 0)
-                    throw Error("stopped; " + std::to_string(journal.layers_done()) + " of " + std::to_string(n_layers) +
-                                " layers are in " + output + ".tuning, the same command goes on from there");
-                if (progress.due())
-                    progress.show("layer " + std::to_string(layer + 1) + " of " + std::to_string(n_layers) + ", sample " + std::to_string(at.samples) + " of " + std::to_string(samples));
+                    throw Error("stopped; " + std::to_string(layer) + " of " + std::to_string(all) + " are in " + output +
+                                ".tuning, the same command goes on from there");
+                if (progress.due()) progress.show(place(at, options, n_layers) + ", sample " + std::to_string(at.samples) + " of " + std::to_string(samples));
             });
         }
         write_rescaled(native.file, output, [&](size_t part, uint64_t band, size_t run, std::span<std::byte> bytes) { tuner.new_scales(part, band, run, bytes); },

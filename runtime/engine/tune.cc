@@ -83,8 +83,9 @@ uint64_t Tuner::bytes(const ModelConfig& c, const TuneOptions& options, size_t w
     const uint64_t n = options.batch * options.tokens;
     const uint64_t weights = uint64_t{c.dim} * (2 * c.q_dim() + 2 * c.kv_dim() + 3 * c.ffn_dim);
     const uint64_t row = std::max({c.dim, c.q_dim(), c.ffn_dim});
-    return TuneBlock::bytes(c, options.batch, options.tokens, workers) + 3 * n * c.dim * sizeof(float) +
-           weights * 2 * sizeof(float) + weights * (1 + 2 * sizeof(float)) + weights / 32 * 11 * sizeof(float) +
+    const uint64_t layer = weights * 4 * sizeof(float) + TuneScales::bytes(weights / 32, 32);
+    const uint64_t head = TuneHead::bytes(c, options.batch * options.head_tokens) + TuneScales::bytes(c.n_vocab, c.dim);
+    return TuneBlock::bytes(c, options.batch, options.tokens, workers) + 3 * n * c.dim * sizeof(float) + std::max(layer, head) +
            workers * 32 * (n + row) * sizeof(float);
 }
 
@@ -152,18 +153,29 @@ void Tuner::load_truth(size_t layer, BlockWeights* out) const {
     }
 }
 
+TuneScales Tuner::load_scales(const NativePart& part, size_t level) const {
+    TuneScales scales(options_.levels[level], part.rows, part.cols);
+    LowBand band;
+    for (uint64_t b = 0; b < part.bands(); ++b) {
+        read_low_band(input_, *models_.native->native(), part, b, &band);
+        scales.load(products_.kernels(), b * part.band_rows, part.rows_of(b), band.rows);
+    }
+    return scales;
+}
+
+void Tuner::keep_tuned(const NativePart& part, size_t level, const TuneScales& scales) {
+    std::vector<std::byte> packed(part.rows * scale_row_bytes(options_.levels[level], part.cols));
+    scales.pack(0, part.rows, packed.data());
+    journal_.write_scales(scales_at(level, static_cast<size_t>(&part - models_.native->native()->parts.data())), packed);
+}
+
 Tuner::Student Tuner::load_student(size_t layer, size_t level) const {
     Student student;
     for (size_t p = 0; p < kBlockParts; ++p) {
         const NativePart* const part = native_part(block_matrix(models_.source->layers[layer], p));
         if (part == nullptr) continue;
         student.parts.push_back(p);
-        TuneScales& scales = student.scales.emplace_back(options_.levels[level], part->rows, part->cols);
-        LowBand band;
-        for (uint64_t b = 0; b < part->bands(); ++b) {
-            read_low_band(input_, *models_.native->native(), *part, b, &band);
-            scales.load(products_.kernels(), b * part->band_rows, part->rows_of(b), band.rows);
-        }
+        student.scales.push_back(load_scales(*part, level));
     }
     return student;
 }
@@ -199,8 +211,8 @@ double Tuner::step(size_t layer, Student* student, size_t number, size_t steps, 
     return error;
 }
 
-void Tuner::tune_layer(const GoOn& go_on) {
-    const size_t layer = journal_.layers_done(), dim = models_.source->config.dim, row = options_.tokens * dim;
+void Tuner::tune_block(size_t layer, const GoOn& go_on) {
+    const size_t dim = models_.source->config.dim, row = options_.tokens * dim;
     const size_t batches = (samples() + options_.batch - 1) / options_.batch;
     BlockWeights truth;
     const auto each_batch = [&](size_t level, bool moves, const std::function<double(size_t windows, uint64_t at, size_t n, size_t number)>& work) {
@@ -237,32 +249,77 @@ void Tuner::tune_layer(const GoOn& go_on) {
             journal_.write_leaving(1 + level, at, std::span(y_).first(n));
             return error_gradient(std::span(y_).first(n), std::span(truth_).first(n), dim);
         });
-        std::vector<std::byte> packed;
-        for (size_t i = 0; i < student.parts.size(); ++i) {
-            const NativePart& part = *native_part(block_matrix(models_.source->layers[layer], student.parts[i]));
-            packed.resize(part.rows * scale_row_bytes(options_.levels[level], part.cols));
-            student.scales[i].pack(0, part.rows, packed.data());
-            journal_.write_scales(scales_at(level, static_cast<size_t>(&part - models_.native->native()->parts.data())), packed);
-        }
+        for (size_t i = 0; i < student.parts.size(); ++i)
+            keep_tuned(*native_part(block_matrix(models_.source->layers[layer], student.parts[i])), level, student.scales[i]);
     }
+}
+
+// The last tokens of some samples.
+double Tuner::head_batch(TuneHead& head, const TuneScales& scales, size_t level, size_t first, size_t count, const TuneHead::See& see) {
+    const size_t dim = models_.source->config.dim, tokens = std::min(options_.head_tokens, options_.tokens);
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t from = (uint64_t{first + i + 1} * options_.tokens - tokens) * dim;
+        journal_.read_entering(1 + level, from, std::span(x_).subspan(i * tokens * dim, tokens * dim));
+        journal_.read_entering(0, from, std::span(truth_).subspan(i * tokens * dim, tokens * dim));
+    }
+    return head.divergence(scales, x_.data(), truth_.data(), count * tokens, see);
+}
+
+void Tuner::tune_head(const GoOn& go_on) {
+    const size_t steps = (samples() + options_.batch - 1) / options_.batch;
+    const NativePart& part = *native_part(*models_.source->head);
+    TuneHead head(*models_.source, products_, options_.batch * options_.head_tokens);
+    for (size_t level = 0; level < options_.levels.size(); ++level) {
+        TuneScales scales = load_scales(part, level);
+        for (size_t number = 1; number <= steps; ++number) {
+            const size_t first = (number - 1) * options_.batch, count = std::min(options_.batch, samples() - first);
+            const auto rate = static_cast<float>(rate_at(static_cast<double>(options_.rate), number, steps));
+            const double error = head_batch(head, scales, level, first, count, [&](size_t row, size_t rows, const float* gradient) {
+                scales.add_gradient(row, rows, gradient);
+                scales.move(row, rows, number, rate);
+            });
+            go_on({journal_.layers_done(), level, true, first + count, error});
+        }
+        const size_t last = (steps - 1) * options_.batch;
+        go_on({journal_.layers_done(), level, false, samples(), head_batch(head, scales, level, last, samples() - last, nullptr)});
+        keep_tuned(part, level, scales);
+    }
+}
+
+size_t Tuner::layers() const { return models_.source->layers.size() + (native_part(*models_.source->head) != nullptr ? 1 : 0); }
+
+void Tuner::tune_layer(const GoOn& go_on) {
+    if (const size_t layer = journal_.layers_done(); layer < models_.source->layers.size()) tune_block(layer, go_on);
+    else tune_head(go_on);
     journal_.finish_layer();
 }
 
-Tuner::Times Tuner::time_batch() {
+double Tuner::seconds_left() {
     const size_t windows = std::min(options_.batch, samples()), n = windows * options_.tokens * models_.source->config.dim;
-    journal_.read_entering(0, 0, std::span(x_).first(n));
-    BlockWeights truth;
-    Times times = {};
-    load_truth(0, &truth);
-    Clock::time_point begin = Clock::now();
-    block_.forward(0, truth, x_.data(), windows, truth_.data());
-    times.truth = times.pass = seconds_since(begin);
-    Student student = load_student(0, 0);
-    student.weights = std::move(truth);
-    begin = Clock::now();
-    step(0, &student, 1, 1, windows);
-    times.step = seconds_since(begin);
-    return times;
+    const size_t n_layers = models_.source->layers.size(), done = journal_.layers_done();
+    const auto levels = static_cast<double>(options_.levels.size());
+    double a_batch = 0;  // of all that is left to do
+    if (done < n_layers) {
+        journal_.read_entering(0, 0, std::span(x_).first(n));
+        BlockWeights truth;
+        load_truth(0, &truth);
+        Clock::time_point begin = Clock::now();
+        block_.forward(0, truth, x_.data(), windows, truth_.data());
+        const double pass = seconds_since(begin);
+        Student student = load_student(0, 0);
+        student.weights = std::move(truth);
+        begin = Clock::now();
+        step(0, &student, 1, 1, windows);
+        a_batch += static_cast<double>(n_layers - done) * (pass + levels * (pass + seconds_since(begin)));
+    }
+    if (done < layers() && layers() > n_layers) {
+        TuneHead head(*models_.source, products_, options_.batch * options_.head_tokens);
+        TuneScales scales = load_scales(*native_part(*models_.source->head), 0);
+        const Clock::time_point begin = Clock::now();
+        head_batch(head, scales, 0, 0, windows, [&](size_t row, size_t rows, const float* gradient) { scales.add_gradient(row, rows, gradient); });
+        a_batch += levels * seconds_since(begin);
+    }
+    return a_batch * static_cast<double>((samples() + options_.batch - 1) / options_.batch);
 }
 
 void Tuner::new_scales(size_t part, uint64_t band, size_t run, std::span<std::byte> scales) const {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -132,6 +134,57 @@ TEST(TuneBlock, GradientsAreThoseOfFiniteDifferences) {
     }
 }
 
+// Of the mean divergence, along a random direction of the head's scales: gradients of weights through TuneScales' own.
+TEST(TuneHead, GradientsAreThoseOfFiniteDifferences) {
+    for (const TinyShape& shape : {shapes().front(), shapes()[3]}) {  // without a soft cap of the logits, and with one
+        const TinyNativeFile file(shape);
+        Engine source(file.source(), {}), native(file.path(), {});
+        const TuneProducts products(*source.team, *kernels::select_kernels(nullptr));
+        const size_t dim = source.config.dim, rows = source.config.n_vocab;
+        const FileInput input(native.file);
+        const NativeTable& table = *native.file.native();
+        const NativePart& part = table.parts.back();  // in execution order the head is last
+        const std::vector<float> x = randoms(kTokens * dim, 7), truth = randoms(kTokens * dim, 8);
+        TuneHead head(source.model, products, kTokens);
+        const auto load = [&](const NewScales& change) {
+            TuneScales scales(kernels::Level::k3, rows, dim);
+            LowBand band;
+            for (uint64_t b = 0; b < part.bands(); ++b) {
+                read_low_band(input, table, part, b, &band);
+                if (change) change(0, b, 0, std::span(band.bytes).first(band_runs(part, b, table.page)[0].bytes));
+                scales.load(products.kernels(), b * part.band_rows, part.rows_of(b), band.rows);
+            }
+            return scales;
+        };
+        const TuneScales scales = load(nullptr);
+        std::vector<float> gradient(rows * dim), weights(rows * dim);
+        scales.weights(0, rows, weights.data());
+        const double loss = head.divergence(scales, x.data(), truth.data(), kTokens, [&](size_t first, size_t n, const float* values) {
+            std::copy_n(values, n * dim, gradient.begin() + static_cast<ptrdiff_t>(first * dim));
+        });
+        EXPECT_GT(loss, 0);
+        // All scales and minima a half's last bit larger or smaller: the first bytes of each super-block's scales.
+        const size_t row_bytes = kernels::plane_row_bytes(kernels::Plane::kS3, dim);
+        double difference = 0, slope = 0;
+        for (const int sign : {1, -1}) {
+            const TuneScales moved = load([&](size_t, uint64_t, size_t, std::span<std::byte> plane) {
+                for (size_t at = 0; at < plane.size(); at += row_bytes) {
+                    uint16_t d;
+                    std::memcpy(&d, &plane[at], sizeof d);
+                    d = static_cast<uint16_t>(d + sign * (at / row_bytes % 3 == 0 ? 2 : 1));
+                    std::memcpy(&plane[at], &d, sizeof d);
+                }
+            });
+            std::vector<float> there(rows * dim);
+            moved.weights(0, rows, there.data());
+            for (size_t i = 0; i < there.size(); ++i) slope += sign * static_cast<double>(gradient[i]) * static_cast<double>(there[i] - weights[i]);
+            difference += sign * head.divergence(moved, x.data(), truth.data(), kTokens, nullptr);
+        }
+        EXPECT_GT(std::abs(difference), 1e-7);
+        EXPECT_NEAR(slope, difference, 0.02 * std::abs(difference)) << shape.architecture;
+    }
+}
+
 // Rows of a full super-block and a short one.
 constexpr size_t kRows = 5, kCols = 288;
 
@@ -240,9 +293,10 @@ class Tuning : public ::testing::Test {
         const uint64_t stream = Tuner::stream_bytes(source.config, kSamples, options), scales = Tuner::scale_bytes(native.file, options);
         TuneJournal journal(run.output + ".tuning", 1, stream, Tuner::streams(options), scales, false);
         Tuner tuner({&source.model, source.store.get(), &native.file, native.store.get()}, products, ids_, options, journal);
-        while (journal.layers_done() < source.config.n_layers) {
+        while (journal.layers_done() < tuner.layers()) {
             tuner.tune_layer([&](const TuneProgress& at) {
                 if (break_off && at.layer == 1 && at.level == 1) throw Error("broken off");
+                if (at.layer == source.config.n_layers) return;
                 if (at.level == 0 && at.moves && at.samples == options.batch) run.first_error = at.error;
                 if (at.level == 0 && !at.moves && at.samples == options.batch) run.last_error = at.error;
             });
