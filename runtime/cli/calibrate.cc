@@ -164,19 +164,27 @@ Command add_calibrate(CLI::App& app) {
         ->type_name("FILE");
     command
         ->add_option("-o,--output", options->output,
-                     "the table (default: MODEL.sensitivity.json); one that is there is gone on with")
+                     "the table (default: MODEL.sensitivity.json), one that is there is gone on with; of --tune the tuned file")
         ->type_name("FILE");
     command->add_flag("--force", options->force, "begin anew");
-    CLI::Option* const tunes = command->add_flag("--tune", options->tunes,
-                                                 "tune the scales of levels 3 and 2 against --source, layer by layer, and put the tuned file in the model's place (or -o)");
-    CLI::Option* const source =
-        command->add_option("--source", options->tune.source, "of --tune: the GGUF file that the model was made from")->type_name("FILE")->needs(tunes);
+    CLI::Option* const tunes = command->add_flag(
+        "--tune", options->tunes, "tune the scales of levels 3 and 2 against --source, and put the tuned file in the model's place (or at -o)");
+    CLI::Option* const source = command->add_option("--source", options->tune.source, "of --tune: the GGUF file that the model was made from");
+    source->type_name("FILE")->needs(tunes);
     tunes->needs(source);
-    command->add_option("--samples", options->tune.samples, "of --tune: windows of the text, from all over it")->capture_default_str()->check(whole_number(1, 1u << 20))->needs(tunes);
-    command->add_option("--levels", options->tune.levels, "of --tune: 3, 2 or both")->delimiter(',')->capture_default_str()->check(CLI::IsMember({2, 3}))->needs(tunes);
+    command->add_option("--samples", options->tune.samples, "of --tune: windows of the text, from all over it")
+        ->capture_default_str()
+        ->check(whole_number(1, 1u << 20))
+        ->needs(tunes);
+    command->add_option("--levels", options->tune.levels, "of --tune: 3, 2 or both")
+        ->delimiter(',')
+        ->capture_default_str()
+        ->check(CLI::IsMember({2, 3}))
+        ->needs(tunes);
     command->add_option("--windows", options->windows, "of the text, from all over it")
         ->capture_default_str()
-        ->check(whole_number(1, 1u << 20));
+        ->check(whole_number(1, 1u << 20))
+        ->excludes(tunes);
     command
         ->add_option("-c,--ctx-size", run.context,
                      "tokens of a window, of which the last are compared, half of it at most (default: 256; 128 with --tune)")

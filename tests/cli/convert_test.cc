@@ -195,6 +195,43 @@ TEST_F(Convert, DraftsGiveTheSameAnswer) {
     refused(native_, {"--io-limit-mbps", "5"}, 2, "--paging uffd");
 }
 
+// In the model's place, and only when the new file is whole; every wrong question gets one line.
+TEST_F(Convert, TunesScales) {
+    convert();
+    const std::string text = native_ + ".txt", other = native_ + ".other", before = read_file(native_);
+    {
+        std::ofstream out(text);
+        for (int i = 0; i < 400; ++i) out << "abc ba" << (i * i % 7) << " ";
+    }
+    const auto tune = [&](std::vector<std::string> more) {
+        std::vector<std::string> args = {"calibrate", native_, "--tune", "-f", text, "-c", "32", "--samples", "6"};
+        args.insert(args.end(), more.begin(), more.end());
+        return weir(args);
+    };
+    EXPECT_EQ(tune({}).status, 2);  // no --source
+    expect_one_line(tune({"--source", native_}), 2, "is a native file");
+    expect_one_line(weir({"calibrate", model_.path(), "--tune", "-f", text, "--source", model_.path()}), 2, "plain GGUF");
+    expect_one_line(tune({"--source", model_.path(), "--ram", "1M"}), 2, "--ram: tuning takes");
+    EXPECT_EQ(tune({"--source", model_.path(), "--windows", "4"}).status, 2);
+    EXPECT_EQ(tune({"--source", model_.path(), "--levels", "4"}).status, 2);
+    expect_one_line(tune({"--source", model_.path(), "-c", "512", "-f", native_ + ".no"}), 1, "cannot");
+    EXPECT_EQ(read_file(native_), before);
+
+    const Ended aside = tune({"--source", model_.path(), "-o", other, "--levels", "2"});
+    ASSERT_EQ(aside.status, 0) << aside.err;
+    EXPECT_THAT(aside.err, HasSubstr("and the head on 6 samples of 32 tokens: about"));
+    EXPECT_EQ(read_file(native_), before);
+    expect_one_line(tune({"--source", model_.path(), "-o", other}), 2, "is there already");
+    const Ended in_place = tune({"--source", model_.path()});
+    ASSERT_EQ(in_place.status, 0) << in_place.err;
+    EXPECT_NE(read_file(native_), before);
+    EXPECT_EQ(read_file(native_).size(), before.size());
+    for (const std::string& path : {native_, other}) EXPECT_THAT(weir({"verify", path}).out, HasSubstr("whole"));
+    for (const char* const rest : {".tuning", ".partial"}) EXPECT_FALSE(fs::exists(native_ + rest)) << rest;
+    fs::remove(text);
+    fs::remove(other);
+}
+
 // From a text to a table, from the table to a plan, and from both to a run; a calibration that was ended goes on.
 TEST_F(Convert, CalibratesPlansAndAdapts) {
     convert();
