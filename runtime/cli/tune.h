@@ -10,7 +10,7 @@
 namespace weir {
 
 struct TuneCommand {
-    RunOptions run;      // model, text, threads, tokens of a sample (context), budget
+    RunOptions run;  // model, text, threads, tokens of a sample (context), budget
     std::string source;
     std::string output;  // empty: the model itself
     size_t samples = 2000;

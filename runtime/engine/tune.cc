@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numbers>
-#include <cstdlib>
 #include <cstdio>
-static double knob(const char* n, double d){const char* v=std::getenv(n);return v?std::atof(v):d;}
+#include <cstdlib>
+#include <numbers>
+static double knob(const char* n, double d) {
+    const char* v = std::getenv(n);
+    return v ? std::atof(v) : d;
+}
 
 #include "runtime/error.h"
 
@@ -24,7 +27,9 @@ double rate_at(double whole, size_t step, size_t steps) {
     return whole * std::min(1.0, at / kWarmUp) * 0.5 * (1 + std::cos(std::numbers::pi * at));
 }
 
-kernels::Plane scale_plane(kernels::Level level) { return level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3; }
+kernels::Plane scale_plane(kernels::Level level) {
+    return level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3;
+}
 
 size_t scale_run(kernels::Level level) {
     size_t run = 0;
@@ -32,9 +37,9 @@ size_t scale_run(kernels::Level level) {
     return run;
 }
 
-uint64_t scale_row_bytes(kernels::Level level, uint64_t cols) { return kernels::plane_row_bytes(scale_plane(level), cols); }
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+uint64_t scale_row_bytes(kernels::Level level, uint64_t cols) {
+    return kernels::plane_row_bytes(scale_plane(level), cols);
+}
 
 // Of a layer's output against the truth: the mean error, and its gradient in the place of y.
 double error_gradient(std::span<float> y, std::span<const float> truth, size_t dim) {
@@ -47,7 +52,7 @@ double error_gradient(std::span<float> y, std::span<const float> truth, size_t d
             off += d * d;
             size += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
         }
-        const double weight = std::pow(1 / std::max(size, 1e-30), knob("T_POW",1));
+        const double weight = std::pow(1 / std::max(size, 1e-30), knob("T_POW", 1));
         sum += off * weight;
         const auto factor = static_cast<float>(2 * weight / static_cast<double>(tokens));
         for (size_t i = t * dim; i < (t + 1) * dim; ++i) y[i] = factor * (y[i] - truth[i]);
@@ -57,12 +62,19 @@ double error_gradient(std::span<float> y, std::span<const float> truth, size_t d
 
 }  // namespace
 
-Tuner::Tuner(const Models& models, const TuneProducts& products, std::span<const TokenId> ids, const TuneOptions& options,
-             TuneJournal& journal)
-    : models_(models), products_(products), ids_(ids), options_(options), journal_(journal), input_(*models.native),
+Tuner::Tuner(const Models& models, const TuneProducts& products, std::span<const TokenId> ids,
+             const TuneOptions& options, TuneJournal& journal)
+    : models_(models),
+      products_(products),
+      ids_(ids),
+      options_(options),
+      journal_(journal),
+      input_(*models.native),
       block_(*models.source, products, options.batch, options.tokens) {
-    if (models.source->config.n_experts != 0) throw Error("a mixture of experts cannot be tuned: its experts see too little of a calibration text");
-    for (std::vector<float>* const v : {&x_, &y_, &truth_}) v->resize(options.batch * options.tokens * models.source->config.dim);
+    if (models.source->config.n_experts != 0)
+        throw Error("a mixture of experts cannot be tuned: its experts see too little of a calibration text");
+    for (std::vector<float>* const v : {&x_, &y_, &truth_})
+        v->resize(options.batch * options.tokens * models.source->config.dim);
     if (journal_.layers_done() != 0) return;
     embed();
     keep_scales();
@@ -85,8 +97,8 @@ uint64_t Tuner::bytes(const ModelConfig& c, const TuneOptions& options, size_t w
     const uint64_t row = std::max({c.dim, c.q_dim(), c.ffn_dim});
     const uint64_t layer = weights * 4 * sizeof(float) + TuneScales::bytes(weights / 32, 32);
     const uint64_t head = TuneHead::bytes(c, options.batch * options.head_tokens) + TuneScales::bytes(c.n_vocab, c.dim);
-    return TuneBlock::bytes(c, options.batch, options.tokens, workers) + 3 * n * c.dim * sizeof(float) + std::max(layer, head) +
-           workers * 32 * (n + row) * sizeof(float);
+    return TuneBlock::bytes(c, options.batch, options.tokens, workers) + 3 * n * c.dim * sizeof(float) +
+           std::max(layer, head) + workers * 32 * (n + row) * sizeof(float);
 }
 
 // What enters the first layer.
@@ -98,7 +110,8 @@ void Tuner::embed() {
             const std::span<float> rows = std::span(x_).first(n * config.dim);
             if (stream < 2) {
                 // At any level the embedding is read at the highest.
-                (stream == 0 ? models_.source_store : models_.native_store)->embedding_rows(ids_.subspan(s * n, n), rows.data());
+                (stream == 0 ? models_.source_store : models_.native_store)
+                    ->embedding_rows(ids_.subspan(s * n, n), rows.data());
                 for (float& value : rows) value *= config.embedding_scale;
             }
             journal_.write_entering(stream, s * n * config.dim, rows);
@@ -135,7 +148,8 @@ uint64_t Tuner::scales_at(size_t level, size_t part) const {
     const std::vector<NativePart>& parts = models_.native->native()->parts;
     uint64_t at = 0;
     for (size_t l = 0; l <= level; ++l)
-        for (size_t p = 0; p < (l < level ? parts.size() : part); ++p) at += parts[p].rows * scale_row_bytes(options_.levels[l], parts[p].cols);
+        for (size_t p = 0; p < (l < level ? parts.size() : part); ++p)
+            at += parts[p].rows * scale_row_bytes(options_.levels[l], parts[p].cols);
     return at;
 }
 
@@ -145,7 +159,8 @@ void Tuner::load_truth(size_t layer, BlockWeights* out) const {
         std::vector<float> rows(matrix.rows * matrix.cols);
         products_.share((matrix.rows + kRowsPerUnit - 1) / kRowsPerUnit, [&](size_t, size_t unit) {
             for (size_t r = unit * kRowsPerUnit; r < std::min(matrix.rows, (unit + 1) * kRowsPerUnit); ++r)
-                products_.kernels().dequantize(matrix.type, matrix.rows_at(r), rows.data() + r * matrix.cols, matrix.cols);
+                products_.kernels().dequantize(matrix.type, matrix.rows_at(r), rows.data() + r * matrix.cols,
+                                               matrix.cols);
         });
         products_.make_panels(rows.data(), matrix.rows, matrix.cols, &out->panels[p]);
         // Rows that 32 does not divide are kept whole: the student's are the source's.
@@ -166,7 +181,8 @@ TuneScales Tuner::load_scales(const NativePart& part, size_t level) const {
 void Tuner::keep_tuned(const NativePart& part, size_t level, const TuneScales& scales) {
     std::vector<std::byte> packed(part.rows * scale_row_bytes(options_.levels[level], part.cols));
     scales.pack(0, part.rows, packed.data());
-    journal_.write_scales(scales_at(level, static_cast<size_t>(&part - models_.native->native()->parts.data())), packed);
+    journal_.write_scales(scales_at(level, static_cast<size_t>(&part - models_.native->native()->parts.data())),
+                          packed);
 }
 
 Tuner::Student Tuner::load_student(size_t layer, size_t level) const {
@@ -202,12 +218,13 @@ double Tuner::step(size_t layer, Student* student, size_t number, size_t steps, 
     const double error = error_gradient(std::span(y_).first(n), std::span(truth_).first(n), models_.source->config.dim);
     std::array<TuneScales*, kBlockParts> by_part = {};
     for (size_t i = 0; i < student->parts.size(); ++i) by_part[student->parts[i]] = &student->scales[i];
-    const auto rate = static_cast<float>(rate_at(knob("T_RATE",static_cast<double>(options_.rate)), number, steps));
-    block_.backward(layer, student->weights, y_.data(), windows, [&](size_t part, size_t first, size_t rows, const float* gradient) {
-        if (by_part[part] == nullptr) return;
-        by_part[part]->add_gradient(first, rows, gradient);
-        by_part[part]->move(first, rows, number, rate);
-    });
+    const auto rate = static_cast<float>(rate_at(knob("T_RATE", static_cast<double>(options_.rate)), number, steps));
+    block_.backward(layer, student->weights, y_.data(), windows,
+                    [&](size_t part, size_t first, size_t rows, const float* gradient) {
+                        if (by_part[part] == nullptr) return;
+                        by_part[part]->add_gradient(first, rows, gradient);
+                        by_part[part]->move(first, rows, number, rate);
+                    });
     return error;
 }
 
@@ -215,13 +232,15 @@ void Tuner::tune_block(size_t layer, const GoOn& go_on) {
     const size_t dim = models_.source->config.dim, row = options_.tokens * dim;
     const size_t batches = (samples() + options_.batch - 1) / options_.batch;
     BlockWeights truth;
-    const auto each_batch = [&](size_t level, bool moves, const std::function<double(size_t windows, uint64_t at, size_t n, size_t number)>& work) {
-        for (size_t b = 0; b < batches; ++b) {
-            const size_t first = b * options_.batch, windows = std::min(options_.batch, samples() - first);
-            const double error = work(windows, uint64_t{first} * row, windows * row, b + 1);
-            go_on({layer, level, moves, first + windows, error});
-        }
-    };
+    const auto each_batch =
+        [&](size_t level, bool moves,
+            const std::function<double(size_t windows, uint64_t at, size_t n, size_t number)>& work) {
+            for (size_t b = 0; b < batches; ++b) {
+                const size_t first = b * options_.batch, windows = std::min(options_.batch, samples() - first);
+                const double error = work(windows, uint64_t{first} * row, windows * row, b + 1);
+                go_on({layer, level, moves, first + windows, error});
+            }
+        };
     load_truth(layer, &truth);
     each_batch(options_.levels.size(), false, [&](size_t windows, uint64_t at, size_t n, size_t) {
         journal_.read_entering(0, at, std::span(x_).first(n));
@@ -237,7 +256,7 @@ void Tuner::tune_block(size_t layer, const GoOn& go_on) {
             student.weights.rows[p] = truth.rows[p];
         }
         each_batch(level, true, [&](size_t windows, uint64_t at, size_t n, size_t number) {
-            journal_.read_entering(knob("T_REF",0)!=0 ? 0 : 1 + level, at, std::span(x_).first(n));
+            journal_.read_entering(knob("T_REF", 0) != 0 ? 0 : 1 + level, at, std::span(x_).first(n));
             journal_.read_leaving(0, at, std::span(truth_).first(n));
             return step(layer, &student, number, batches, windows);
         });
@@ -250,12 +269,14 @@ void Tuner::tune_block(size_t layer, const GoOn& go_on) {
             return error_gradient(std::span(y_).first(n), std::span(truth_).first(n), dim);
         });
         for (size_t i = 0; i < student.parts.size(); ++i)
-            keep_tuned(*native_part(block_matrix(models_.source->layers[layer], student.parts[i])), level, student.scales[i]);
+            keep_tuned(*native_part(block_matrix(models_.source->layers[layer], student.parts[i])), level,
+                       student.scales[i]);
     }
 }
 
 // The last tokens of some samples.
-double Tuner::head_batch(TuneHead& head, const TuneScales& scales, size_t level, size_t first, size_t count, const TuneHead::See& see) {
+double Tuner::head_batch(TuneHead& head, const TuneScales& scales, size_t level, size_t first, size_t count,
+                         const TuneHead::See& see) {
     const size_t dim = models_.source->config.dim, tokens = std::min(options_.head_tokens, options_.tokens);
     for (size_t i = 0; i < count; ++i) {
         const uint64_t from = (uint64_t{first + i + 1} * options_.tokens - tokens) * dim;
@@ -274,50 +295,65 @@ void Tuner::tune_head(const GoOn& go_on) {
         for (size_t number = 1; number <= steps; ++number) {
             const size_t first = (number - 1) * options_.batch, count = std::min(options_.batch, samples() - first);
             const auto rate = static_cast<float>(rate_at(static_cast<double>(options_.rate), number, steps));
-            const double error = head_batch(head, scales, level, first, count, [&](size_t row, size_t rows, const float* gradient) {
-                scales.add_gradient(row, rows, gradient);
-                scales.move(row, rows, number, rate);
-            });
+            const double error =
+                head_batch(head, scales, level, first, count, [&](size_t row, size_t rows, const float* gradient) {
+                    scales.add_gradient(row, rows, gradient);
+                    scales.move(row, rows, number, rate);
+                });
             go_on({journal_.layers_done(), level, true, first + count, error});
         }
         const size_t last = (steps - 1) * options_.batch;
-        go_on({journal_.layers_done(), level, false, samples(), head_batch(head, scales, level, last, samples() - last, nullptr)});
+        go_on({journal_.layers_done(), level, false, samples(),
+               head_batch(head, scales, level, last, samples() - last, nullptr)});
         keep_tuned(part, level, scales);
     }
 }
 
-size_t Tuner::layers() const { return models_.source->layers.size() + (native_part(*models_.source->head) != nullptr ? 1 : 0); }
+size_t Tuner::layers() const {
+    return models_.source->layers.size() + (native_part(*models_.source->head) != nullptr ? 1 : 0);
+}
 
 void Tuner::tune_layer(const GoOn& go_on) {
-    if (const size_t layer = journal_.layers_done(); layer < models_.source->layers.size()) tune_block(layer, go_on);
-    else tune_head(go_on);
+    if (const size_t layer = journal_.layers_done(); layer < models_.source->layers.size())
+        tune_block(layer, go_on);
+    else
+        tune_head(go_on);
     journal_.finish_layer();
 }
 
 double Tuner::seconds_left() {
-    const size_t windows = std::min(options_.batch, samples()), n = windows * options_.tokens * models_.source->config.dim;
+    const size_t windows = std::min(options_.batch, samples()),
+                 n = windows * options_.tokens * models_.source->config.dim;
     const size_t n_layers = models_.source->layers.size(), done = journal_.layers_done();
+    // The better of two: the first brings weights into memory.
+    const auto seconds_of = [](const auto& work) {
+        double best = INFINITY;
+        for (int i = 0; i < 2; ++i) {
+            const Clock::time_point begin = Clock::now();
+            work();
+            best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+        }
+        return best;
+    };
     const auto levels = static_cast<double>(options_.levels.size());
     double a_batch = 0;  // of all that is left to do
     if (done < n_layers) {
         journal_.read_entering(0, 0, std::span(x_).first(n));
         BlockWeights truth;
         load_truth(0, &truth);
-        Clock::time_point begin = Clock::now();
-        block_.forward(0, truth, x_.data(), windows, truth_.data());
-        const double pass = seconds_since(begin);
+        const double pass = seconds_of([&] { block_.forward(0, truth, x_.data(), windows, truth_.data()); });
         Student student = load_student(0, 0);
         student.weights = std::move(truth);
-        begin = Clock::now();
-        step(0, &student, 1, 1, windows);
-        a_batch += static_cast<double>(n_layers - done) * (pass + levels * (pass + seconds_since(begin)));
+        const double step_s = seconds_of([&] { step(0, &student, 1, 1, windows); });
+        a_batch += static_cast<double>(n_layers - done) * (pass + levels * (pass + step_s));
     }
-    if (done < layers() && layers() > n_layers) {
+    if (layers() > n_layers && done < layers()) {
         TuneHead head(*models_.source, products_, options_.batch * options_.head_tokens);
         TuneScales scales = load_scales(*native_part(*models_.source->head), 0);
-        const Clock::time_point begin = Clock::now();
-        head_batch(head, scales, 0, 0, windows, [&](size_t row, size_t rows, const float* gradient) { scales.add_gradient(row, rows, gradient); });
-        a_batch += levels * seconds_since(begin);
+        const auto see = [&](size_t row, size_t rows, const float* gradient) {
+            scales.add_gradient(row, rows, gradient);
+        };
+        a_batch += levels * seconds_of([&] { head_batch(head, scales, 0, 0, windows, see); });
     }
     return a_batch * static_cast<double>((samples() + options_.batch - 1) / options_.batch);
 }
@@ -326,7 +362,8 @@ void Tuner::new_scales(size_t part, uint64_t band, size_t run, std::span<std::by
     for (size_t level = 0; level < options_.levels.size(); ++level) {
         if (run != scale_run(options_.levels[level])) continue;
         const NativePart& p = models_.native->native()->parts[part];
-        journal_.read_scales(scales_at(level, part) + band * p.band_rows * scale_row_bytes(options_.levels[level], p.cols), scales);
+        journal_.read_scales(
+            scales_at(level, part) + band * p.band_rows * scale_row_bytes(options_.levels[level], p.cols), scales);
     }
 }
 

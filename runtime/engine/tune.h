@@ -1,15 +1,17 @@
-// `weir calibrate --tune`: scales and minima of levels 2 and 3 of a native file by gradient descent, layer by layer, against what
-// the source's layer makes of the same text (as BRECQ, Li et al. 2021, and OmniQuant, Shao et al. 2024, go block by block). A
-// layer at a level takes in what the tuned layers before it give at that level; its output is held against that of the
-// source's layer, which takes in what the source's layers give: so a layer makes good what those before it did.
+// `weir calibrate --tune`: scales and minima of levels 2 and 3 of a native file by gradient descent, layer by layer,
+// against what the source's layer makes of the same text (as BRECQ, Li et al. 2021, and OmniQuant, Shao et al. 2024, go
+// block by block). A layer at a level takes in what the tuned layers before it give at that level; its output is held
+// against that of the source's layer, which takes in what the source's layers give: so a layer makes good what those
+// before it did.
 //
 // The head comes last, against the distributions that the source has (runtime/engine/tune_head.h).
 //
-// Codes, norms and the scales of level 4, which levels 6 and 8 refine, stay as they are: so does what levels 4, 6 and 8 answer.
+// Codes, norms and the scales of level 4, which levels 6 and 8 refine, stay as they are: so does what levels 4, 6 and 8
+// answer.
 //
-// One pass over the samples for each layer and level, in the order in which they come; the same input gives the same bits,
-// whatever the number of threads. Memory: two layers in float (the source's and the level's), and the activations of
-// `batch` samples; what enters and leaves layers is in the TuneJournal.
+// One pass over the samples for each layer and level, in the order in which they come; the same input gives the same
+// bits, whatever the number of threads. Memory: two layers in float (the source's and the level's), and the activations
+// of `batch` samples; what enters and leaves layers is in the TuneJournal.
 //
 // Called by the team's owner. Throws Error.
 #pragma once
@@ -33,13 +35,14 @@ namespace weir {
 
 struct TuneOptions {
     std::vector<kernels::Level> levels = {kernels::Level::k3, kernels::Level::k2};  // of these two
-    size_t tokens = 128;  // of a sample
-    size_t batch = 8;     // samples of a step
+    size_t tokens = 128;                                                            // of a sample
+    size_t batch = 8;                                                               // samples of a step
     size_t head_tokens = 16;  // of a sample, its last, that the head is tuned on
-    float rate = 2e-3f;   // of a step at most, of a group's scale
+    float rate = 2e-3f;       // of a step at most, of a group's scale
 };
 
-// A step of a layer and level, or a pass without steps; mean over tokens of |y - truth|^2 / |truth|^2, or of the head's KL divergence.
+// A step of a layer and level, or a pass without steps; mean over tokens of |y - truth|^2 / |truth|^2, or of the head's
+// KL divergence.
 struct TuneProgress {
     size_t layer = 0;    // n_layers: the head
     size_t level = 0;    // of TuneOptions::levels; as many as there are: the source's layer
@@ -89,7 +92,8 @@ class Tuner {
     void refresh(Student* student) const;
     void tune_block(size_t layer, const GoOn& go_on);
     void tune_head(const GoOn& go_on);
-    double head_batch(TuneHead& head, const TuneScales& scales, size_t level, size_t first, size_t count, const TuneHead::See& see);
+    double head_batch(TuneHead& head, const TuneScales& scales, size_t level, size_t first, size_t count,
+                      const TuneHead::See& see);
     TuneScales load_scales(const NativePart& part, size_t level) const;
     void keep_tuned(const NativePart& part, size_t level, const TuneScales& scales);
     double step(size_t layer, Student* student, size_t number, size_t steps, size_t windows);

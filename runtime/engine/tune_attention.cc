@@ -14,16 +14,24 @@ void turn(const float* from, size_t stride, size_t rows, size_t cols, float* to)
 }  // namespace
 
 TuneAttention::TuneAttention(const kernels::KernelSet& kernels, size_t head_dim, size_t tokens)
-    : kernels_(kernels), n_(tokens), across_(head_dim * tokens), weights_(tokens * tokens), slope_(tokens * tokens),
-      scores_(tokens * tokens), turned_(tokens * tokens) {}
+    : kernels_(kernels),
+      n_(tokens),
+      across_(head_dim * tokens),
+      weights_(tokens * tokens),
+      slope_(tokens * tokens),
+      scores_(tokens * tokens),
+      turned_(tokens * tokens) {}
 
-size_t TuneAttention::bytes(size_t head_dim, size_t tokens) { return (head_dim * tokens + 4 * tokens * tokens) * sizeof(float); }
+size_t TuneAttention::bytes(size_t head_dim, size_t tokens) {
+    return (head_dim * tokens + 4 * tokens * tokens) * sizeof(float);
+}
 
 // weights_[t][p] = softmax over p of what token t gives position p; 0 where it does not look.
 void TuneAttention::weigh(const AttentionShape& shape, const Rows& in) {
     turn(in.k, in.kv_stride, n_, shape.head_dim, across_.data());
     std::ranges::fill(weights_, 0.0f);
-    kernels_.multiply_add(kernels::Type::kF32, in.q, in.q_stride, n_, across_.data(), n_, 8, shape.head_dim, n_, weights_.data(), n_);
+    kernels_.multiply_add(kernels::Type::kF32, in.q, in.q_stride, n_, across_.data(), n_, 8, shape.head_dim, n_,
+                          weights_.data(), n_);
     for (size_t t = 0; t < n_; ++t) {
         float* const row = weights_.data() + t * n_;
         const size_t begin = t + 1 - std::min(t + 1, shape.window), end = t + 1;
@@ -44,10 +52,12 @@ void TuneAttention::weigh(const AttentionShape& shape, const Rows& in) {
 void TuneAttention::forward(const AttentionShape& shape, const Rows& in, float* out) {
     weigh(shape, in);
     for (size_t t = 0; t < n_; ++t) std::fill_n(out + t * in.q_stride, shape.head_dim, 0.0f);
-    kernels_.multiply_add(kernels::Type::kF32, weights_.data(), n_, n_, in.v, in.kv_stride, 8, n_, shape.head_dim, out, in.q_stride);
+    kernels_.multiply_add(kernels::Type::kF32, weights_.data(), n_, n_, in.v, in.kv_stride, 8, n_, shape.head_dim, out,
+                          in.q_stride);
 }
 
-void TuneAttention::backward(const AttentionShape& shape, const Rows& in, const float* dout, float* dq, float* dk, float* dv) {
+void TuneAttention::backward(const AttentionShape& shape, const Rows& in, const float* dout, float* dq, float* dk,
+                             float* dv) {
     weigh(shape, in);
     const size_t d = shape.head_dim;
     turn(weights_.data(), n_, n_, n_, turned_.data());

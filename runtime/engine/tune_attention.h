@@ -1,5 +1,5 @@
-// Attention of one query head over one window of tokens, and its gradient: softmax(soft_cap(scale * q K^T)) V, each token
-// over the positions that it sees (Vaswani et al. 2017). Plain and in float: for tuning (runtime/engine/tune.h).
+// Attention of one query head over one window of tokens, and its gradient: softmax(soft_cap(scale * q K^T)) V, each
+// token over the positions that it sees (Vaswani et al. 2017). Plain and in float: for tuning (runtime/engine/tune.h).
 //
 // One object to a worker: it holds scratch of tokens * tokens floats, several times.
 #pragma once
@@ -14,7 +14,8 @@ namespace weir {
 
 class TuneAttention {
   public:
-    // Rows of q, out and their gradients are q_stride floats apart, of keys and values kv_stride; all are turned already.
+    // Rows of q, out and their gradients are q_stride floats apart, of keys and values kv_stride; all are turned
+    // already.
     struct Rows {
         const float* q;
         const float* k;

@@ -49,7 +49,8 @@ TuneBlock::TuneBlock(const Model& model, const TuneProducts& products, size_t wi
         }
     }
     for (size_t w = 0; w < products.team().size(); ++w) attention_.emplace_back(products.kernels(), c.head_dim, tokens);
-    for (std::vector<float>* const of_dim : {&attn_in_, &added_, &middle_, &ffn_in_, &down_, &d_middle_, &d_dim_}) of_dim->resize(n * c.dim);
+    for (std::vector<float>* const of_dim : {&attn_in_, &added_, &middle_, &ffn_in_, &down_, &d_middle_, &d_dim_})
+        of_dim->resize(n * c.dim);
     for (std::vector<float>* const of_q : {&q_, &q_turned_, &attended_, &d_q_, &d_wide_}) of_q->resize(n * c.q_dim());
     for (std::vector<float>* const of_kv : {&k_, &k_turned_, &v_, &d_k_, &d_v_}) of_kv->resize(n * c.kv_dim());
     for (std::vector<float>* const of_ffn : {&gate_, &up_, &gated_, &d_gate_, &d_up_}) of_ffn->resize(n * c.ffn_dim);
@@ -69,7 +70,8 @@ void TuneBlock::norm(const float* x, size_t rows, const std::vector<float>& weig
 }
 
 // y_i = x_i f w_i with f = 1 / sqrt(mean x^2 + eps): dx_i = f w_i dy_i - x_i f^3 mean(dy w x).
-void TuneBlock::norm_gradient(const float* x, size_t rows, const std::vector<float>& weight, const float* dy, bool add, float* dx) const {
+void TuneBlock::norm_gradient(const float* x, size_t rows, const std::vector<float>& weight, const float* dy, bool add,
+                              float* dx) const {
     const size_t width = weight.size();
     const double width_d = static_cast<double>(width), eps = static_cast<double>(model_.config.rms_eps);
     products_.share((rows + kRowsPerUnit - 1) / kRowsPerUnit, [&](size_t, size_t unit) {
@@ -134,7 +136,9 @@ void TuneBlock::attend(const Layer& layer, size_t windows) {
     products_.share(windows * c.n_heads, [&](size_t worker, size_t unit) {
         const size_t first = unit / c.n_heads * tokens_, head = unit % c.n_heads, kv = head / group;
         const size_t at = first * q_dim + head * c.head_dim, kv_at = first * kv_dim + kv * c.head_dim;
-        attention_[worker].forward(shape, {q_turned_.data() + at, k_turned_.data() + kv_at, v_.data() + kv_at, q_dim, kv_dim}, attended_.data() + at);
+        attention_[worker].forward(shape,
+                                   {q_turned_.data() + at, k_turned_.data() + kv_at, v_.data() + kv_at, q_dim, kv_dim},
+                                   attended_.data() + at);
     });
 }
 
@@ -146,11 +150,13 @@ void TuneBlock::attend_gradient(const Layer& layer, size_t windows) {
     std::fill_n(d_k_.begin(), windows * tokens_ * kv_dim, 0.0f);
     std::fill_n(d_v_.begin(), windows * tokens_ * kv_dim, 0.0f);
     products_.share(windows * c.n_kv_heads, [&](size_t worker, size_t unit) {
-        const size_t first = unit / c.n_kv_heads * tokens_, kv = unit % c.n_kv_heads, kv_at = first * kv_dim + kv * c.head_dim;
+        const size_t first = unit / c.n_kv_heads * tokens_, kv = unit % c.n_kv_heads,
+                     kv_at = first * kv_dim + kv * c.head_dim;
         for (size_t head = kv * group; head < (kv + 1) * group; ++head) {
             const size_t at = first * q_dim + head * c.head_dim;
-            attention_[worker].backward(shape, {q_turned_.data() + at, k_turned_.data() + kv_at, v_.data() + kv_at, q_dim, kv_dim}, d_wide_.data() + at,
-                                           d_q_.data() + at, d_k_.data() + kv_at, d_v_.data() + kv_at);
+            attention_[worker].backward(
+                shape, {q_turned_.data() + at, k_turned_.data() + kv_at, v_.data() + kv_at, q_dim, kv_dim},
+                d_wide_.data() + at, d_q_.data() + at, d_k_.data() + kv_at, d_v_.data() + kv_at);
         }
     });
 }
@@ -163,7 +169,8 @@ void TuneBlock::forward(size_t index, const BlockWeights& weights, const float* 
         products_.forward(from.data(), n, weights.panels[static_cast<size_t>(part)], to->data());
     };
     const auto add_bias = [&](std::vector<float>& rows, const std::vector<float>& bias) {
-        for (size_t t = 0; t < n && !bias.empty(); ++t) products_.kernels().add(rows.data() + t * bias.size(), bias.data(), bias.size());
+        for (size_t t = 0; t < n && !bias.empty(); ++t)
+            products_.kernels().add(rows.data() + t * bias.size(), bias.data(), bias.size());
     };
     norm(x, n, layer.attn_norm, attn_in_.data());
     product(BlockPart::kQ, attn_in_, &q_);
@@ -187,7 +194,9 @@ void TuneBlock::forward(size_t index, const BlockWeights& weights, const float* 
     product(BlockPart::kGate, ffn_in_, &gate_);
     product(BlockPart::kUp, ffn_in_, &up_);
     const auto gate = c.architecture.gate == Gate::kGelu ? products_.kernels().geglu : products_.kernels().swiglu;
-    products_.share(n, [&](size_t, size_t t) { gate(&gate_[t * c.ffn_dim], &up_[t * c.ffn_dim], c.ffn_dim, &gated_[t * c.ffn_dim]); });
+    products_.share(n, [&](size_t, size_t t) {
+        gate(&gate_[t * c.ffn_dim], &up_[t * c.ffn_dim], c.ffn_dim, &gated_[t * c.ffn_dim]);
+    });
     product(BlockPart::kDown, gated_, &down_);
     const float* last = down_.data();
     if (!layer.post_ffw_norm.empty()) {
@@ -203,12 +212,14 @@ void TuneBlock::backward(size_t index, const BlockWeights& weights, const float*
     const size_t n = windows * tokens_;
     const auto back = [&](BlockPart part, const float* d, bool add, std::vector<float>* to) {
         const auto p = static_cast<size_t>(part);
-        products_.backward(d, n, weights.rows[p].data(), weights.panels[p].rows, weights.panels[p].cols, add, to->data());
+        products_.backward(d, n, weights.rows[p].data(), weights.panels[p].rows, weights.panels[p].cols, add,
+                           to->data());
     };
     const auto show = [&](BlockPart part, const float* d, const std::vector<float>& x) {
         const auto p = static_cast<size_t>(part);
-        products_.weight_gradient(d, x.data(), n, weights.panels[p].rows, weights.panels[p].cols,
-                                  [&](size_t first, size_t rows, const float* gradient) { see(p, first, rows, gradient); });
+        products_.weight_gradient(
+            d, x.data(), n, weights.panels[p].rows, weights.panels[p].cols,
+            [&](size_t first, size_t rows, const float* gradient) { see(p, first, rows, gradient); });
     };
     const float* d_down = dy;
     if (!layer.post_ffw_norm.empty()) {

@@ -12,18 +12,23 @@ constexpr size_t kRowsPerUnit = 64;  // a multiple of the eight of a panel
 
 }  // namespace
 
-TuneHead::TuneHead(const Model& model, const TuneProducts& products, size_t tokens) : model_(model), products_(products) {
+TuneHead::TuneHead(const Model& model, const TuneProducts& products, size_t tokens)
+    : model_(model), products_(products) {
     for (std::vector<float>* const v : {&normed_, &source_normed_}) v->resize(tokens * model.config.dim);
     for (std::vector<float>* const v : {&logits_, &truth_}) v->resize(tokens * model.config.n_vocab);
 }
 
-uint64_t TuneHead::bytes(const ModelConfig& config, size_t tokens) { return 2 * tokens * (config.dim + config.n_vocab) * sizeof(float); }
+uint64_t TuneHead::bytes(const ModelConfig& config, size_t tokens) {
+    return 2 * tokens * (config.dim + config.n_vocab) * sizeof(float);
+}
 
 // out[tokens, n_vocab]
-void TuneHead::logits(const float* states, size_t tokens, const FillRows& fill, std::vector<float>* normed, std::vector<float>* out) const {
+void TuneHead::logits(const float* states, size_t tokens, const FillRows& fill, std::vector<float>* normed,
+                      std::vector<float>* out) const {
     const size_t dim = model_.config.dim, n_vocab = model_.config.n_vocab;
     for (size_t t = 0; t < tokens; ++t)
-        products_.kernels().rms_norm(states + t * dim, model_.output_norm.data(), dim, model_.config.rms_eps, normed->data() + t * dim);
+        products_.kernels().rms_norm(states + t * dim, model_.output_norm.data(), dim, model_.config.rms_eps,
+                                     normed->data() + t * dim);
     struct Scratch {
         std::vector<float> rows;    // [kRowsPerUnit, dim]
         std::vector<float> panels;  // [kRowsPerUnit / 8][dim][8]
@@ -38,8 +43,8 @@ void TuneHead::logits(const float* states, size_t tokens, const FillRows& fill, 
         for (size_t r = 0; r < n; ++r)
             for (size_t c = 0; c < dim; ++c) panels[(r / 8 * dim + c) * 8 + r % 8] = rows[r * dim + c];
         for (size_t t = 0; t < tokens; ++t) std::fill_n(out->data() + t * n_vocab + first, n, 0.0f);
-        products_.kernels().multiply_add(kernels::Type::kF32, normed->data(), dim, tokens, panels.data(), 8, 8 * dim, dim, n,
-                                         out->data() + first, n_vocab);
+        products_.kernels().multiply_add(kernels::Type::kF32, normed->data(), dim, tokens, panels.data(), 8, 8 * dim,
+                                         dim, n, out->data() + first, n_vocab);
     });
 }
 
@@ -55,7 +60,8 @@ double TuneHead::token_gradient(float* logits, const float* truth, size_t tokens
         divergences[t] = kl_divergence(wanted, wanted_sum, row, sum);
         for (size_t i = 0; i < n_vocab; ++i) {
             const float slope = cap == 0 ? 1 : 1 - row[i] / cap * (row[i] / cap);
-            const float off = std::exp(row[i] - static_cast<float>(sum)) - std::exp(wanted[i] - static_cast<float>(wanted_sum));
+            const float off =
+                std::exp(row[i] - static_cast<float>(sum)) - std::exp(wanted[i] - static_cast<float>(wanted_sum));
             row[i] = slope * off / static_cast<float>(tokens);
         }
     });
@@ -64,15 +70,23 @@ double TuneHead::token_gradient(float* logits, const float* truth, size_t tokens
     return mean;
 }
 
-double TuneHead::divergence(const TuneScales& scales, const float* states, const float* source_states, size_t tokens, const See& see) {
+double TuneHead::divergence(const TuneScales& scales, const float* states, const float* source_states, size_t tokens,
+                            const See& see) {
     const Matrix& head = *model_.head;
     const size_t dim = model_.config.dim, n_vocab = model_.config.n_vocab;
-    logits(states, tokens, [&](size_t first, size_t rows, float* out) { scales.weights(first, rows, out); }, &normed_, &logits_);
-    logits(source_states, tokens, [&](size_t first, size_t rows, float* out) {
-        for (size_t r = 0; r < rows; ++r) products_.kernels().dequantize(head.type, head.rows_at(first + r), out + r * dim, dim);
-    }, &source_normed_, &truth_);
+    logits(
+        states, tokens, [&](size_t first, size_t rows, float* out) { scales.weights(first, rows, out); }, &normed_,
+        &logits_);
+    logits(
+        source_states, tokens,
+        [&](size_t first, size_t rows, float* out) {
+            for (size_t r = 0; r < rows; ++r)
+                products_.kernels().dequantize(head.type, head.rows_at(first + r), out + r * dim, dim);
+        },
+        &source_normed_, &truth_);
     if (const float cap = model_.config.logit_soft_cap; cap != 0)
-        for (std::vector<float>* const v : {&logits_, &truth_}) products_.kernels().soft_cap(v->data(), tokens * n_vocab, cap);
+        for (std::vector<float>* const v : {&logits_, &truth_})
+            products_.kernels().soft_cap(v->data(), tokens * n_vocab, cap);
     const double mean = token_gradient(logits_.data(), truth_.data(), tokens);
     if (see) products_.weight_gradient(logits_.data(), normed_.data(), tokens, n_vocab, dim, see);
     return mean;

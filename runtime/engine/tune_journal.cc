@@ -14,7 +14,7 @@
 namespace weir {
 namespace {
 
-constexpr uint64_t kHeaderPage = 4096;
+constexpr uint64_t kHeaderBytes = 64;
 constexpr uint64_t kMagic = 0x314e5554'52494557;  // "WEIRTUN1"
 
 // magic, key, layers done, checksum of the three
@@ -23,7 +23,8 @@ uint64_t header_checksum(const Header& header) { return native_checksum(std::as_
 
 }  // namespace
 
-TuneJournal::TuneJournal(const std::string& path, uint64_t key, uint64_t stream_bytes, size_t streams, uint64_t scale_bytes, bool anew)
+TuneJournal::TuneJournal(const std::string& path, uint64_t key, uint64_t stream_bytes, size_t streams,
+                         uint64_t scale_bytes, bool anew)
     : path_(path), key_(key), stream_bytes_(stream_bytes), streams_(streams) {
     fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd_ < 0) fail("cannot open");
@@ -37,7 +38,8 @@ TuneJournal::TuneJournal(const std::string& path, uint64_t key, uint64_t stream_
         if (there >= static_cast<off_t>(sizeof header)) read(0, std::as_writable_bytes(std::span(header)));
         const bool whole = header[0] == kMagic && header[3] == header_checksum(header);
         if (!anew && there != 0 && !(whole && header[1] == key))
-            throw UsageError(path + ": is of a tuning of another model, text or with other options; give --force to begin anew");
+            throw UsageError(
+                path + ": is of a tuning of another model, text or with other options; give --force to begin anew");
         if (!anew && whole) {
             done_ = header[2];
             return;
@@ -61,11 +63,11 @@ TuneJournal::~TuneJournal() {
 }
 
 uint64_t TuneJournal::bytes(uint64_t stream_bytes, size_t streams, uint64_t scale_bytes) {
-    return kHeaderPage + 2 * streams * stream_bytes + scale_bytes;
+    return kHeaderBytes + 2 * streams * stream_bytes + scale_bytes;
 }
 
 uint64_t TuneJournal::state_at(size_t half, size_t stream, uint64_t at) const {
-    return kHeaderPage + (half % 2 * streams_ + stream) * stream_bytes_ + at * sizeof(float);
+    return kHeaderBytes + (half % 2 * streams_ + stream) * stream_bytes_ + at * sizeof(float);
 }
 
 void TuneJournal::read_entering(size_t stream, uint64_t at, std::span<float> out) const {
@@ -80,8 +82,12 @@ void TuneJournal::write_leaving(size_t stream, uint64_t at, std::span<const floa
 void TuneJournal::write_entering(size_t stream, uint64_t at, std::span<const float> in) {
     write(state_at(done_, stream, at), std::as_bytes(in));
 }
-void TuneJournal::read_scales(uint64_t at, std::span<std::byte> out) const { read(state_at(0, 2 * streams_, 0) + at, out); }
-void TuneJournal::write_scales(uint64_t at, std::span<const std::byte> in) { write(state_at(0, 2 * streams_, 0) + at, in); }
+void TuneJournal::read_scales(uint64_t at, std::span<std::byte> out) const {
+    read(state_at(0, 2 * streams_, 0) + at, out);
+}
+void TuneJournal::write_scales(uint64_t at, std::span<const std::byte> in) {
+    write(state_at(0, 2 * streams_, 0) + at, in);
+}
 
 // What the header says is on the disk before the header is.
 void TuneJournal::finish_layer() {
@@ -118,6 +124,8 @@ void TuneJournal::write(uint64_t offset, std::span<const std::byte> in) {
     }
 }
 
-void TuneJournal::fail(const std::string& what) const { throw Error(path_ + ": " + what + ": " + std::strerror(errno)); }
+void TuneJournal::fail(const std::string& what) const {
+    throw Error(path_ + ": " + what + ": " + std::strerror(errno));
+}
 
 }  // namespace weir

@@ -1,8 +1,8 @@
-// How far a tuning has come, in a file beside the model: what enters the next layer, of the reference and of each level that is
-// tuned, and the scales of the layers that are done. A layer counts when finish_layer() has returned; one that was broken off
-// is done again. Layers read what enters from one half of the file and write what leaves to the other.
+// How far a tuning has come, in a file beside the model: what enters the next layer, of the reference and of each level
+// that is tuned, and the scales of the layers that are done. A layer counts when finish_layer() has returned; one that
+// was broken off is done again. Layers read what enters from one half of the file and write what leaves to the other.
 //
-//   header, a page: magic, version, key, layers done, checksum of these
+//   header, 64 bytes: magic, version, key, layers done, checksum of these
 //   states, two halves: [half][stream][samples][tokens][dim] floats
 //   scales: as whoever writes them lays them out
 //
@@ -18,9 +18,10 @@ namespace weir {
 
 class TuneJournal {
   public:
-    // key: of everything that the tuning depends on. A file with another key is refused, or with `anew` replaced, as is one that
-    // has the key. While this exists no other process can open the file.
-    TuneJournal(const std::string& path, uint64_t key, uint64_t stream_bytes, size_t streams, uint64_t scale_bytes, bool anew);
+    // key: of everything that the tuning depends on. A file with another key is refused, or with `anew` replaced, as is
+    // one that has the key. While this exists no other process can open the file.
+    TuneJournal(const std::string& path, uint64_t key, uint64_t stream_bytes, size_t streams, uint64_t scale_bytes,
+                bool anew);
     ~TuneJournal();
     TuneJournal(const TuneJournal&) = delete;
     TuneJournal& operator=(const TuneJournal&) = delete;

@@ -40,12 +40,14 @@ void TuneProducts::forward(const float* x, size_t n, const RowPanels& w, float* 
         float* const out = y + t * w.rows + first;
         for (size_t i = 0; i < count; ++i) std::fill_n(out + i * w.rows, columns, 0.0f);
         for (size_t k = 0; k < w.cols; k += kTileDepth)
-            kernels_.multiply_add(kernels::Type::kF32, x + t * w.cols + k, w.cols, count, w.values.data() + first * w.cols + k * 8,
-                                  8, 8 * w.cols, std::min(kTileDepth, w.cols - k), columns, out, w.rows);
+            kernels_.multiply_add(kernels::Type::kF32, x + t * w.cols + k, w.cols, count,
+                                  w.values.data() + first * w.cols + k * 8, 8, 8 * w.cols,
+                                  std::min(kTileDepth, w.cols - k), columns, out, w.rows);
     });
 }
 
-void TuneProducts::backward(const float* dy, size_t n, const float* w, size_t rows, size_t cols, bool add, float* dx) const {
+void TuneProducts::backward(const float* dy, size_t n, const float* w, size_t rows, size_t cols, bool add,
+                            float* dx) const {
     const size_t tiles = (cols + kTileColumns - 1) / kTileColumns, groups = (n + kTileRows - 1) / kTileRows;
     share(tiles * groups, [&](size_t, size_t unit) {
         const size_t first = unit / groups * kTileColumns, columns = std::min(kTileColumns, cols - first);
@@ -75,7 +77,8 @@ void TuneProducts::weight_gradient(const float* dy, const float* x, size_t n, si
         for (size_t t = 0; t < n; t += kTileDepth)
             for (size_t c = 0; c < cols; c += kTileColumns)
                 kernels_.multiply_add(kernels::Type::kF32, across.data() + t, n, count, x + t * cols + c, cols, 8,
-                                      std::min(kTileDepth, n - t), std::min(kTileColumns, cols - c), gradient.data() + c, cols);
+                                      std::min(kTileDepth, n - t), std::min(kTileColumns, cols - c),
+                                      gradient.data() + c, cols);
         see(first, count, gradient.data());
     });
 }

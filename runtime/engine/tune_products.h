@@ -1,5 +1,5 @@
-// Products of float matrices for tuning (runtime/engine/tune.h), by the whole team: y = x W^T, and the two products of its
-// gradient. Every output is summed in one order, whoever computes it: the number of threads changes no bit.
+// Products of float matrices for tuning (runtime/engine/tune.h), by the whole team: y = x W^T, and the two products of
+// its gradient. Every output is summed in one order, whoever computes it: the number of threads changes no bit.
 //
 // Called by the team's owner. Matrices are rows back to back, outputs by inputs.
 #pragma once
@@ -14,7 +14,8 @@
 
 namespace weir {
 
-// A matrix in the form that the product from the right takes: eight rows side by side, with zeros for those that are missing.
+// A matrix in the form that the product from the right takes: eight rows side by side, with zeros for those that are
+// missing.
 struct RowPanels {
     size_t rows = 0, cols = 0;
     std::vector<float> values;  // [ceil(rows / 8)][cols][8]

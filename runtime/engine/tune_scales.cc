@@ -9,15 +9,22 @@ namespace {
 constexpr size_t kGroup = 32, kGroupsPerSuper = 8;
 constexpr uint16_t kHalfOne = 0x3c00;
 
-// Of Adam. The second moment remembers some hundred steps, a tenth of what is usual: one pass over the samples has hardly more.
+// Of Adam. The second moment remembers some hundred steps, a tenth of what is usual: one pass over the samples has
+// hardly more.
 constexpr float kMeanDecay = 0.9f, kSquareDecay = 0.99f;
 
 }  // namespace
 
 TuneScales::TuneScales(kernels::Level level, size_t rows, size_t cols)
-    : level_(level), plane_(level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3),
-      centre_(level == kernels::Level::k2 ? 1.5f : 3.5f), rows_(rows), cols_(cols), groups_(cols / kGroup),
-      supers_((groups_ + kGroupsPerSuper - 1) / kGroupsPerSuper), codes_(rows * cols), stored_(rows * supers_) {
+    : level_(level),
+      plane_(level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3),
+      centre_(level == kernels::Level::k2 ? 1.5f : 3.5f),
+      rows_(rows),
+      cols_(cols),
+      groups_(cols / kGroup),
+      supers_((groups_ + kGroupsPerSuper - 1) / kGroupsPerSuper),
+      codes_(rows * cols),
+      stored_(rows * supers_) {
     for (std::vector<float>* const v : {&scale_, &min_, &unit_}) v->resize(rows_ * groups_);
     scales_.resize(rows_ * groups_);
     middles_.resize(rows_ * groups_);
@@ -33,7 +40,8 @@ void TuneScales::load(const kernels::KernelSet& kernels, size_t first, size_t n,
     std::vector<float> row(cols_);
     for (size_t r = first; r < first + n; ++r) {
         kernels::NestedRows from = rows.from(r - first, cols_);
-        for (size_t s = 0; s < supers_; ++s) kernels::unpack_scales(from.at(plane_), s, cols_, &stored_[r * supers_ + s]);
+        for (size_t s = 0; s < supers_; ++s)
+            kernels::unpack_scales(from.at(plane_), s, cols_, &stored_[r * supers_ + s]);
         from.plane[static_cast<size_t>(plane_)] = ones.data();
         kernels.dequantize_nested(level_, from, row.data(), cols_);
         for (size_t c = 0; c < cols_; ++c) codes_[r * cols_ + c] = static_cast<uint8_t>(row[c]);
@@ -52,7 +60,8 @@ uint64_t TuneScales::bytes(size_t rows, size_t cols) {
 
 void TuneScales::read_stored(size_t row) {
     for (size_t g = 0; g < groups_; ++g) {
-        const auto [scale, min] = kernels::group_scale(stored_[row * supers_ + g / kGroupsPerSuper], g % kGroupsPerSuper);
+        const auto [scale, min] =
+            kernels::group_scale(stored_[row * supers_ + g / kGroupsPerSuper], g % kGroupsPerSuper);
         scale_[row * groups_ + g] = scale;
         min_[row * groups_ + g] = min;
     }
@@ -100,7 +109,8 @@ void TuneScales::move(size_t first, size_t n, size_t step, float rate) {
         for (size_t s = 0; s < supers_; ++s) {
             const size_t at = r * groups_ + s * kGroupsPerSuper;
             kernels::NestedBlock::Scales next;
-            if (kernels::nearest_scales(&scales_.value[at], &middles_.value[at], centre_, std::min(kGroupsPerSuper, groups_ - s * kGroupsPerSuper), &next))
+            if (kernels::nearest_scales(&scales_.value[at], &middles_.value[at], centre_,
+                                        std::min(kGroupsPerSuper, groups_ - s * kGroupsPerSuper), &next))
                 stored_[r * supers_ + s] = next;
         }
         read_stored(r);

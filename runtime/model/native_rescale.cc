@@ -12,11 +12,14 @@ namespace {
 
 constexpr uint64_t kPiece = 1u << 20;
 
-bool is_new(size_t run) { return kRunPlanes[run].first == kernels::Plane::kS3 || kRunPlanes[run].first == kernels::Plane::kS2; }
+bool is_new(size_t run) {
+    return kRunPlanes[run].first == kernels::Plane::kS3 || kRunPlanes[run].first == kernels::Plane::kS2;
+}
 
 }  // namespace
 
-void read_low_band(const FileInput& input, const NativeTable& table, const NativePart& part, uint64_t band, LowBand* out) {
+void read_low_band(const FileInput& input, const NativeTable& table, const NativePart& part, uint64_t band,
+                   LowBand* out) {
     const std::array<NativeRun, kRuns> runs = band_runs(part, band, table.page);
     const NativeRun& last = runs[kLowRuns - 1];
     out->bytes.resize(last.offset + last.bytes - runs[0].offset);
@@ -24,7 +27,8 @@ void read_low_band(const FileInput& input, const NativeTable& table, const Nativ
     out->rows = {};
     out->rows.span_log2 = part.span_log2;
     for (size_t r = 0; r < kLowRuns; ++r)
-        out->rows.plane[static_cast<size_t>(kRunPlanes[r].first)] = out->bytes.data() + (runs[r].offset - runs[0].offset);
+        out->rows.plane[static_cast<size_t>(kRunPlanes[r].first)] =
+            out->bytes.data() + (runs[r].offset - runs[0].offset);
 }
 
 void write_rescaled(const GgufFile& file, const std::string& path, const NewScales& scales,
@@ -34,7 +38,8 @@ void write_rescaled(const GgufFile& file, const std::string& path, const NewScal
     PartialFile out(path);
     out.reserve(file.file_size());
     const auto check = [&](uint64_t done) {
-        if (!go_on(done, 2 * file.file_size())) throw Error(path + ": stopped before the new file was whole; what was there is there");
+        if (!go_on(done, 2 * file.file_size()))
+            throw Error(path + ": stopped before the new file was whole; what was there is there");
     };
     std::vector<std::byte> piece;
     for (uint64_t at = 0; at < file.file_size(); at += piece.size()) {

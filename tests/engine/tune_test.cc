@@ -1,5 +1,5 @@
-// Tuning: the layer that it computes is the engine's, its gradients are those of finite differences, and what it writes differs
-// in the scales of levels 2 and 3 alone.
+// Tuning: the layer that it computes is the engine's, its gradients are those of finite differences, and what it writes
+// differs in the scales of levels 2 and 3 alone.
 #include "runtime/engine/tune.h"
 
 #include <gtest/gtest.h>
@@ -44,13 +44,17 @@ std::vector<TinyShape> shapes() {
 }
 
 struct Layers {
-    explicit Layers(const TinyShape& shape) : file(shape), engine(file.path(), {}), products(*engine.team, *kernels::select_kernels(nullptr)),
-                                              block(engine.model, products, kWindows, kTokens) {}
+    explicit Layers(const TinyShape& shape)
+        : file(shape),
+          engine(file.path(), {}),
+          products(*engine.team, *kernels::select_kernels(nullptr)),
+          block(engine.model, products, kWindows, kTokens) {}
 
     std::vector<float> rows_of(size_t layer, size_t part) const {
         const Matrix& m = block_matrix(engine.model.layers[layer], part);
         std::vector<float> rows(m.rows * m.cols);
-        for (size_t r = 0; r < m.rows; ++r) products.kernels().dequantize(m.type, m.rows_at(r), rows.data() + r * m.cols, m.cols);
+        for (size_t r = 0; r < m.rows; ++r)
+            products.kernels().dequantize(m.type, m.rows_at(r), rows.data() + r * m.cols, m.cols);
         return rows;
     }
     BlockWeights weights(size_t layer) const {
@@ -84,11 +88,13 @@ TEST(TuneBlock, IsTheEnginesLayer) {
         for (size_t layer = 0; layer < n_layers; ++layer) {
             std::vector<float> x, y(kWindows * n);
             for (size_t w = 0; w < kWindows; ++w)
-                x.insert(x.end(), &states[(w * (n_layers + 1) + layer) * n], &states[(w * (n_layers + 1) + layer) * n] + n);
+                x.insert(x.end(), &states[(w * (n_layers + 1) + layer) * n],
+                         &states[(w * (n_layers + 1) + layer) * n] + n);
             layers.block.forward(layer, layers.weights(layer), x.data(), kWindows, y.data());
             for (size_t w = 0; w < kWindows; ++w)
                 for (size_t i = 0; i < n; ++i)
-                    ASSERT_NEAR(y[w * n + i], states[(w * (n_layers + 1) + layer + 1) * n + i], 1e-4) << shape.architecture << " " << layer << " " << w << " " << i;
+                    ASSERT_NEAR(y[w * n + i], states[(w * (n_layers + 1) + layer + 1) * n + i], 1e-4)
+                        << shape.architecture << " " << layer << " " << w << " " << i;
         }
     }
 }
@@ -105,10 +111,11 @@ TEST(TuneBlock, GradientsAreThoseOfFiniteDifferences) {
             layers.block.forward(layer, weights, x.data(), kWindows, y.data());
             std::array<std::vector<float>, kBlockParts> gradient;
             for (size_t p = 0; p < kBlockParts; ++p) gradient[p].resize(weights.rows[p].size());
-            layers.block.backward(layer, weights, c.data(), kWindows, [&](size_t part, size_t first, size_t rows, const float* values) {
-                const size_t cols = weights.panels[part].cols;
-                std::copy_n(values, rows * cols, gradient[part].begin() + static_cast<ptrdiff_t>(first * cols));
-            });
+            layers.block.backward(
+                layer, weights, c.data(), kWindows, [&](size_t part, size_t first, size_t rows, const float* values) {
+                    const size_t cols = weights.panels[part].cols;
+                    std::copy_n(values, rows * cols, gradient[part].begin() + static_cast<ptrdiff_t>(first * cols));
+                });
             for (size_t p = 0; p < kBlockParts; ++p) {
                 const std::vector<float> direction = randoms(weights.rows[p].size(), static_cast<uint32_t>(3 + p));
                 double slope = 0, squares = 0;
@@ -119,7 +126,8 @@ TEST(TuneBlock, GradientsAreThoseOfFiniteDifferences) {
                 const auto loss = [&](float step) {
                     BlockWeights moved = weights;
                     for (size_t i = 0; i < direction.size(); ++i) moved.rows[p][i] += step * direction[i];
-                    layers.products.make_panels(moved.rows[p].data(), weights.panels[p].rows, weights.panels[p].cols, &moved.panels[p]);
+                    layers.products.make_panels(moved.rows[p].data(), weights.panels[p].rows, weights.panels[p].cols,
+                                                &moved.panels[p]);
                     layers.block.forward(layer, moved, x.data(), kWindows, y.data());
                     double sum = 0;
                     for (size_t i = 0; i < n; ++i) sum += static_cast<double>(c[i]) * static_cast<double>(y[i]);
@@ -128,7 +136,8 @@ TEST(TuneBlock, GradientsAreThoseOfFiniteDifferences) {
                 constexpr float kStep = 5e-4f;
                 const double difference = (loss(kStep) - loss(-kStep)) / (2 * static_cast<double>(kStep));
                 EXPECT_GT(squares, 0) << shape.architecture << " " << p;
-                EXPECT_NEAR(slope, difference, 0.01 * std::sqrt(squares)) << shape.architecture << " layer " << layer << " matrix " << p;
+                EXPECT_NEAR(slope, difference, 0.01 * std::sqrt(squares))
+                    << shape.architecture << " layer " << layer << " matrix " << p;
             }
         }
     }
@@ -159,9 +168,10 @@ TEST(TuneHead, GradientsAreThoseOfFiniteDifferences) {
         const TuneScales scales = load(nullptr);
         std::vector<float> gradient(rows * dim), weights(rows * dim);
         scales.weights(0, rows, weights.data());
-        const double loss = head.divergence(scales, x.data(), truth.data(), kTokens, [&](size_t first, size_t n, const float* values) {
-            std::copy_n(values, n * dim, gradient.begin() + static_cast<ptrdiff_t>(first * dim));
-        });
+        const double loss =
+            head.divergence(scales, x.data(), truth.data(), kTokens, [&](size_t first, size_t n, const float* values) {
+                std::copy_n(values, n * dim, gradient.begin() + static_cast<ptrdiff_t>(first * dim));
+            });
         EXPECT_GT(loss, 0);
         // All scales and minima a half's last bit larger or smaller: the first bytes of each super-block's scales.
         const size_t row_bytes = kernels::plane_row_bytes(kernels::Plane::kS3, dim);
@@ -177,7 +187,8 @@ TEST(TuneHead, GradientsAreThoseOfFiniteDifferences) {
             });
             std::vector<float> there(rows * dim);
             moved.weights(0, rows, there.data());
-            for (size_t i = 0; i < there.size(); ++i) slope += sign * static_cast<double>(gradient[i]) * static_cast<double>(there[i] - weights[i]);
+            for (size_t i = 0; i < there.size(); ++i)
+                slope += sign * static_cast<double>(gradient[i]) * static_cast<double>(there[i] - weights[i]);
             difference += sign * head.divergence(moved, x.data(), truth.data(), kTokens, nullptr);
         }
         EXPECT_GT(std::abs(difference), 1e-7);
@@ -191,13 +202,16 @@ constexpr size_t kRows = 5, kCols = 288;
 struct Planes {
     Planes() {
         const std::vector<float> weights = randoms(kRows * kCols, 4);
-        for (size_t p = 0; p < kernels::kPlanes; ++p) bytes[p].resize(kRows * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols));
+        for (size_t p = 0; p < kernels::kPlanes; ++p)
+            bytes[p].resize(kRows * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols));
         for (size_t r = 0; r < kRows; ++r) {
             std::byte* row[kernels::kPlanes];
-            for (size_t p = 0; p < kernels::kPlanes; ++p) row[p] = bytes[p].data() + r * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols);
+            for (size_t p = 0; p < kernels::kPlanes; ++p)
+                row[p] = bytes[p].data() + r * kernels::plane_row_bytes(static_cast<kernels::Plane>(p), kCols);
             for (size_t s = 0; s * 256 < kCols; ++s) {
                 kernels::NestedBlock block;
-                EXPECT_TRUE(kernels::fit_nested(weights.data() + r * kCols + s * 256, std::min<size_t>(256, kCols - s * 256), &block));
+                EXPECT_TRUE(kernels::fit_nested(weights.data() + r * kCols + s * 256,
+                                                std::min<size_t>(256, kCols - s * 256), &block));
                 kernels::pack_nested(block, s, kCols, row);
             }
         }
@@ -205,7 +219,9 @@ struct Planes {
     }
     std::vector<float> dequantised(kernels::Level level) const {
         std::vector<float> out(kRows * kCols);
-        for (size_t r = 0; r < kRows; ++r) kernels::select_kernels(nullptr)->dequantize_nested(level, rows.from(r, kCols), out.data() + r * kCols, kCols);
+        for (size_t r = 0; r < kRows; ++r)
+            kernels::select_kernels(nullptr)->dequantize_nested(level, rows.from(r, kCols), out.data() + r * kCols,
+                                                                kCols);
         return out;
     }
     std::vector<std::byte> bytes[kernels::kPlanes];
@@ -221,7 +237,8 @@ TEST(TuneScales, AreThoseOfThePlanesAndGoBackIntoThem) {
         std::vector<float> weights(kRows * kCols);
         scales.weights(0, kRows, weights.data());
         EXPECT_EQ(weights, planes.dequantised(level));
-        std::vector<std::byte>& plane = planes.bytes[static_cast<size_t>(level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3)];
+        std::vector<std::byte>& plane =
+            planes.bytes[static_cast<size_t>(level == kernels::Level::k2 ? kernels::Plane::kS2 : kernels::Plane::kS3)];
         std::vector<std::byte> packed(plane.size());
         scales.pack(0, kRows, packed.data());
         EXPECT_EQ(packed, plane);
@@ -290,9 +307,11 @@ class Tuning : public ::testing::Test {
         options.tokens = kTokens;
         options.batch = 3;
         options.rate = 0.01f;
-        const uint64_t stream = Tuner::stream_bytes(source.config, kSamples, options), scales = Tuner::scale_bytes(native.file, options);
+        const uint64_t stream = Tuner::stream_bytes(source.config, kSamples, options),
+                       scales = Tuner::scale_bytes(native.file, options);
         TuneJournal journal(run.output + ".tuning", 1, stream, Tuner::streams(options), scales, false);
-        Tuner tuner({&source.model, source.store.get(), &native.file, native.store.get()}, products, ids_, options, journal);
+        Tuner tuner({&source.model, source.store.get(), &native.file, native.store.get()}, products, ids_, options,
+                    journal);
         while (journal.layers_done() < tuner.layers()) {
             tuner.tune_layer([&](const TuneProgress& at) {
                 if (break_off && at.layer == 1 && at.level == 1) throw Error("broken off");
@@ -301,8 +320,12 @@ class Tuning : public ::testing::Test {
                 if (at.level == 0 && !at.moves && at.samples == options.batch) run.last_error = at.error;
             });
         }
-        write_rescaled(native.file, run.output, [&](size_t part, uint64_t band, size_t r, std::span<std::byte> bytes) { tuner.new_scales(part, band, r, bytes); },
-                       [](uint64_t, uint64_t) { return true; });
+        write_rescaled(
+            native.file, run.output,
+            [&](size_t part, uint64_t band, size_t r, std::span<std::byte> bytes) {
+                tuner.new_scales(part, band, r, bytes);
+            },
+            [](uint64_t, uint64_t) { return true; });
         journal.discard();
         return run;
     }
@@ -323,7 +346,8 @@ TEST_F(Tuning, LowersTheErrorAndLeavesHigherLevelsAlone) {
     const std::vector<int32_t> window(ids_.begin(), ids_.begin() + kTokens);
     for (const kernels::Level level : kernels::kLevels) {
         const EngineOptions at{.level = level};
-        const bool same = Engine(native_.path(), at).logits(window, kTokens) == Engine(run.output, at).logits(window, kTokens);
+        const bool same =
+            Engine(native_.path(), at).logits(window, kTokens) == Engine(run.output, at).logits(window, kTokens);
         EXPECT_EQ(same, level >= kernels::Level::k4) << static_cast<int>(level);
     }
 }
