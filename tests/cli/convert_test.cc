@@ -214,7 +214,6 @@ TEST_F(Convert, TunesScales) {
     expect_one_line(tune({"--source", model_.path(), "--ram", "1M"}), 2, "--ram: tuning takes");
     EXPECT_EQ(tune({"--source", model_.path(), "--windows", "4"}).status, 2);
     EXPECT_EQ(tune({"--source", model_.path(), "--levels", "4"}).status, 2);
-    expect_one_line(tune({"--source", model_.path(), "-c", "512", "-f", native_ + ".no"}), 1, "cannot");
     EXPECT_EQ(read_file(native_), before);
 
     const Ended aside = tune({"--source", model_.path(), "-o", other, "--levels", "2"});
