@@ -3,13 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <numbers>
-static double knob(const char* n, double d) {
-    const char* v = std::getenv(n);
-    return v ? std::atof(v) : d;
-}
 
 #include "runtime/error.h"
 
@@ -52,7 +46,7 @@ double error_gradient(std::span<float> y, std::span<const float> truth, size_t d
             off += d * d;
             size += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
         }
-        const double weight = std::pow(1 / std::max(size, 1e-30), knob("T_POW", 1));
+        const double weight = 1 / std::max(size, 1e-30);
         sum += off * weight;
         const auto factor = static_cast<float>(2 * weight / static_cast<double>(tokens));
         for (size_t i = t * dim; i < (t + 1) * dim; ++i) y[i] = factor * (y[i] - truth[i]);
@@ -218,7 +212,7 @@ double Tuner::step(size_t layer, Student* student, size_t number, size_t steps, 
     const double error = error_gradient(std::span(y_).first(n), std::span(truth_).first(n), models_.source->config.dim);
     std::array<TuneScales*, kBlockParts> by_part = {};
     for (size_t i = 0; i < student->parts.size(); ++i) by_part[student->parts[i]] = &student->scales[i];
-    const auto rate = static_cast<float>(rate_at(knob("T_RATE", static_cast<double>(options_.rate)), number, steps));
+    const auto rate = static_cast<float>(rate_at(static_cast<double>(options_.rate), number, steps));
     block_.backward(layer, student->weights, y_.data(), windows,
                     [&](size_t part, size_t first, size_t rows, const float* gradient) {
                         if (by_part[part] == nullptr) return;
@@ -256,7 +250,7 @@ void Tuner::tune_block(size_t layer, const GoOn& go_on) {
             student.weights.rows[p] = truth.rows[p];
         }
         each_batch(level, true, [&](size_t windows, uint64_t at, size_t n, size_t number) {
-            journal_.read_entering(knob("T_REF", 0) != 0 ? 0 : 1 + level, at, std::span(x_).first(n));
+            journal_.read_entering(1 + level, at, std::span(x_).first(n));
             journal_.read_leaving(0, at, std::span(truth_).first(n));
             return step(layer, &student, number, batches, windows);
         });
