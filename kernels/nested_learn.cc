@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/blocks.h"
-#include "kernels/half.h"
 #include "kernels/nested_fit.h"
 
 namespace weir::kernels {
@@ -35,29 +34,21 @@ Objective objective_of(LearnFor learn_for) {
     return {kThreeWeight, kFourWeight, 0.5f * (1 << kLearnedSpanLog2)};
 }
 
-// A group's scale and min at a level.
-struct Grid {
-    float scale;
-    float min;
-    float at(int code) const { return scale * static_cast<float>(code) + min; }
-};
-
-Grid grid_of(const NestedBlock::Scales& s, size_t group) {
-    return {half_to_float(s.d) * static_cast<float>(s.scale[group]),
-            -(half_to_float(s.dmin) * static_cast<float>(s.min[group]))};
+float at(const GroupScale& grid, int code) {
+    return grid.scale * static_cast<float>(code) + grid.min;
 }
 
 // The high half of the least error among those within reach of the weight: so far the low half can bring it back.
-int choose_high(float weight, float for_three, float for_four, const Grid& three, const Grid& four, const Objective& objective) {
+int choose_high(float weight, float for_three, float for_four, const GroupScale& three, const GroupScale& four, const Objective& objective) {
     if (four.scale == 0) return 0;
-    const float at = (weight - four.min) / four.scale;
-    const int middle = std::clamp(static_cast<int>(std::nearbyint(at)), 0, 15);
+    const float steps = (weight - four.min) / four.scale;
+    const int middle = std::clamp(static_cast<int>(std::nearbyint(steps)), 0, 15);
     const int around = std::isinf(objective.reach) ? 15 : 2;
     int best = middle;
     float least = INFINITY;
     for (int high = std::max(0, middle - around); high <= std::min(15, middle + around); ++high) {
-        if (high != middle && std::fabs(at - static_cast<float>(high)) > objective.reach) continue;
-        const float off3 = for_three - three.at(high >> 1), off4 = for_four - four.at(high);
+        if (high != middle && std::fabs(steps - static_cast<float>(high)) > objective.reach) continue;
+        const float off3 = for_three - at(three, high >> 1), off4 = for_four - at(four, high);
         const float error = objective.three * off3 * off3 + objective.four * off4 * off4;
         if (!(error < least)) continue;
         least = error;
@@ -66,7 +57,7 @@ int choose_high(float weight, float for_three, float for_four, const Grid& three
     return best;
 }
 
-uint8_t learned_code(float weight, int high, const Grid& four) {
+uint8_t learned_code(float weight, int high, const GroupScale& four) {
     constexpr float kSteps = 16 >> kLearnedSpanLog2;
     const float left = four.scale == 0 ? 0 : (weight - four.min) / four.scale - static_cast<float>(high);
     return static_cast<uint8_t>(high << 4 |
@@ -126,12 +117,12 @@ bool learn_nested(const KernelSet& kernels, float* weights, size_t rows, size_t 
             for (size_t j = first; j < end; ++j) {
                 NestedBlock& block = out[r * supers + j / kSuperElements];
                 const size_t e = j % kSuperElements, g = e / kCellElements;
-                const Grid three = grid_of(block.s3, g), four = grid_of(block.s4, g);
+                const GroupScale three = group_scale(block.s3, g), four = group_scale(block.s4, g);
                 float* const row[] = {copies[0] + r * k, copies[1] + r * k};
                 const int high = choose_high(nearest[r * k + j], row[0][j], row[1][j], three, four, objective);
                 block.code[e] = learned_code(nearest[r * k + j], high, four);
                 const float* const u = factor + j * k;
-                const float off[] = {row[0][j] - three.at(high >> 1), row[1][j] - four.at(high)};
+                const float off[] = {row[0][j] - at(three, high >> 1), row[1][j] - at(four, high)};
                 for (size_t c = 0; c < 2; ++c) {
                     error[c][j - first] = -off[c] / u[j];
                     kernels.axpy_f32(error[c][j - first], u + j + 1, end - j - 1, row[c] + j + 1);
