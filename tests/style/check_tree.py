@@ -20,6 +20,8 @@ SOURCES = PRODUCT + ('tests', 'bench')
 # Headers of libraries that stay behind a room's own .cc files, so that whoever includes the room does not need them.
 PRIVATE = re.compile(r'<(liburing|boost/|spdlog/|fmt/|numa)')
 MAX_LINES = 600
+# What lies at the root, besides dot files.
+TOP_LEVEL = {*SOURCES, 'scripts', 'meson.build', 'meson_options.txt', 'README.md', 'LICENSE'}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(<[^>]+>))', re.M)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
@@ -130,7 +132,13 @@ def machine_paths(tree):
                 yield f'{name}:{number}: a path of one machine: {line.strip()[:80]}'
 
 
-RULES = (include_edges, rooted_includes, public_headers, pragma_once, file_length, page_literals, machine_paths)
+def top_level(tree):
+    for first in sorted({name.split('/')[0] for name in tree.texts}):
+        if first not in TOP_LEVEL and not first.startswith('.'):
+            yield f'{first}: does not belong at the root; those that do: {", ".join(sorted(TOP_LEVEL))}'
+
+
+RULES = (include_edges, rooted_includes, public_headers, pragma_once, file_length, page_literals, machine_paths, top_level)
 
 
 def check(root):
@@ -174,6 +182,8 @@ PLANTED = (  # rule, file, text; each is added to the good tree alone
     (page_literals, 'pager/bad.cc', "auto x = 4'096;\n"),
     (machine_paths, 'scripts/bad.sh', 'cd /home/me/weir\n'),
     (machine_paths, 'README.md', 'see `/work/x`\n'),
+    (top_level, 'NOTES.md', 'a note\n'),
+    (top_level, 'utils/more.py', 'x = 1\n'),
 )
 HELPERS = {'runtime/engine/engine.h': '#pragma once\n', 'tests/material.h': '#pragma once\n',
            'bench/bench.h': '#pragma once\n', 'kernels/more.h': '#pragma once\n#include <numa.h>\n'}
