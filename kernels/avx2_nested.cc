@@ -3,7 +3,7 @@
 // 16-bit product, so nothing saturates. For many, whole codes are multiplied as 16 bits, into 32.
 //
 // The value of an output is that of kernels/avx2_matmul_codes.h, with the integer sum of a cell being
-// sum(high) << shift + sum(low): exact, however it is made.
+// unit * sum(high) + sum(low): exact, however it is made.
 #include <immintrin.h>
 
 #include <cstddef>
@@ -73,7 +73,7 @@ template <Level L, class High, class Low>
 [[gnu::always_inline]] inline __m256i sums_with(const High& high, const Low& low, const Refinement& f, const char* x) {
     __m256i sum = Maddubs::cells<decltype(Halves<L>::codes_of(high))>(high, x);
     if constexpr (Halves<L>::kLow) {
-        sum = _mm256_sll_epi32(sum, _mm_cvtsi32_si128(f.shift));
+        sum = _mm256_mullo_epi32(sum, _mm256_set1_epi32(f.unit));
         sum = _mm256_add_epi32(sum, Maddubs::cells<decltype(Halves<L>::codes_of(low))>(low, x));
     }
     return sum;
@@ -94,7 +94,7 @@ template <Level L>
 
 template <Level L, class X, size_t T>
 void dot_rows(const Nested& w, size_t rows, const Tokens& tokens, const ShortTokens* last, float* y, size_t y_stride) {
-    const Refinement f = refinement_of<L>(w.rows.span_log2);
+    const Refinement f = refinement_of<L>(w.rows.fine_steps);
     const size_t whole = w.k / kSuperElements, groups = w.k % kSuperElements / kCellElements;
     for (size_t r = 0; r < rows; ++r) {
         const Row row = row_at<L>(w, r);
@@ -171,14 +171,14 @@ template <bool kLow>
 void fill_nested(const Nested& w, const AtLevel& level, const size_t (&row)[kTileRows], size_t super, size_t supers,
                  TileOf<kLow>& tile) {
     Unpacked unpacked[kVectorRows], low = {};
-    const __m128i shift = _mm_cvtsi32_si128(level.f.shift);  // high halves are below 16: none crosses its byte
+    const __m256i unit = _mm256_set1_epi16(static_cast<int16_t>(level.f.unit));  // 16 times 15 at most: none crosses its byte
     for (size_t i = 0; i < supers; ++i) {
         for (size_t v = 0; v < kVectors; ++v) {
             for (size_t r = 0; r < kVectorRows; ++r) {
                 level.unpack(w, row[v * kVectorRows + r], super + i, unpacked[r], low);
                 for (size_t c = 0; kLow && c < kCellsPerSuper; ++c) {
                     __m256i& code = unpacked[r].code[c];
-                    code = _mm256_add_epi8(_mm256_sll_epi16(code, shift), low.code[c]);
+                    code = _mm256_add_epi8(_mm256_mullo_epi16(code, unit), low.code[c]);
                 }
             }
             if constexpr (kLow) enter_wide<false>(unpacked, tile, i, v);
@@ -247,10 +247,10 @@ void expand(const Nested& w, const AtLevel& level, size_t r, size_t i, float* to
         const char* const codes = reinterpret_cast<const char*>(halves[half].code) + int8_place(e / 32, e % 32);
         return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
     };
-    const __m128i shift = _mm_cvtsi32_si128(level.f.shift);
+    const __m256i unit = _mm256_set1_epi32(level.f.unit);
     for (size_t e = 0; e < kCellElements * w.cells_from(i); e += 8) {
         __m256i code = eight(0, e);
-        if (kLow) code = _mm256_add_epi32(_mm256_sll_epi32(code, shift), eight(1, e));
+        if (kLow) code = _mm256_add_epi32(_mm256_mullo_epi32(code, unit), eight(1, e));
         const __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(scale[e / 32]), _mm256_cvtepi32_ps(code));
         _mm256_storeu_ps(to + e, _mm256_add_ps(scaled, _mm256_set1_ps(min[e / 32])));
     }
@@ -285,19 +285,19 @@ void multiply_floats(const Nested& w, const AtLevel& level, size_t rows, const c
 }
 
 template <Level L, class X>
-AtLevel at_level(uint8_t span_log2) {
+AtLevel at_level(uint8_t fine_steps) {
     return {unpack_level<L>, {{dot_rows<L, X, 1>, dot_rows<L, X, 2>, dot_rows<L, X, 3>, dot_rows<L, X, 4>}},
-            refinement_of<L>(span_log2)};
+            refinement_of<L>(fine_steps)};
 }
 
 template <class X>
-AtLevel at_level(Level level, uint8_t span_log2) {
+AtLevel at_level(Level level, uint8_t fine_steps) {
     switch (level) {
-        case Level::k2: return at_level<Level::k2, X>(span_log2);
-        case Level::k3: return at_level<Level::k3, X>(span_log2);
-        case Level::k4: return at_level<Level::k4, X>(span_log2);
-        case Level::k6: return at_level<Level::k6, X>(span_log2);
-        case Level::k8: return at_level<Level::k8, X>(span_log2);
+        case Level::k2: return at_level<Level::k2, X>(fine_steps);
+        case Level::k3: return at_level<Level::k3, X>(fine_steps);
+        case Level::k4: return at_level<Level::k4, X>(fine_steps);
+        case Level::k6: return at_level<Level::k6, X>(fine_steps);
+        case Level::k8: return at_level<Level::k8, X>(fine_steps);
     }
     __builtin_trap();
 }
@@ -305,7 +305,7 @@ AtLevel at_level(Level level, uint8_t span_log2) {
 template <bool kLow>
 void multiply(Level l, Activation a, const Nested& w, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
               float* y, size_t y_stride) {
-    const AtLevel level = a == Activation::kFine ? at_level<Fine>(l, w.rows.span_log2) : at_level<Int8>(l, w.rows.span_log2);
+    const AtLevel level = a == Activation::kFine ? at_level<Fine>(l, w.rows.fine_steps) : at_level<Int8>(l, w.rows.fine_steps);
     switch (a) {
         case Activation::kF32: return multiply_floats<kLow>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
         case Activation::kInt8: return multiply_codes<kLow, Int8>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
@@ -325,7 +325,7 @@ void matmul_nested(Level level, Activation a, const NestedRows& rows_of, size_t 
 
 void dequantize_nested(Level level, const NestedRows& row, float* dst, size_t k) {
     const Nested w(row, k);
-    const AtLevel at = at_level<Int8>(level, row.span_log2);
+    const AtLevel at = at_level<Int8>(level, row.fine_steps);
     for (size_t i = 0; i < w.supers(); ++i) {
         float* const to = dst + i * kSuperElements;
         if (level >= Level::k6) expand<true>(w, at, 0, i, to);

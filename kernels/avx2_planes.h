@@ -177,18 +177,17 @@ struct Halves {
     [[gnu::always_inline]] static NibbleCodes codes_of(const Nibbles&) { return {}; }
 };
 
-// How the halves of a code stand to each other: code = (high << shift) + low, weight = scale * step * code + ...
+// How the halves of a code stand to each other: code = unit * high + low, weight = scale * step * code + ...
 struct Refinement {
-    int shift;
+    int unit;
     float step;
     float centre;
 };
 
 template <Level L>
-[[gnu::always_inline]] inline Refinement refinement_of(uint8_t span_log2) {
-    constexpr int kBits = L == Level::k8 ? 4 : 2;
-    const int shift = kBits - span_log2;
-    return {shift, 1.0f / static_cast<float>(1 << shift), L == Level::k8 ? 7.5f : 1.5f};
+[[gnu::always_inline]] inline Refinement refinement_of(uint8_t fine_steps) {
+    const int unit = L == Level::k8 ? 4 * fine_steps : fine_steps;
+    return {unit, 1.0f / static_cast<float>(unit), L == Level::k8 ? 7.5f : 1.5f};
 }
 
 template <Level L>

@@ -168,7 +168,7 @@ struct ShortCodes {
     [[gnu::always_inline]] __m256i pairs_of_sums(const ShortInput& x, const Refinement& f, size_t g) const {
         const __m256i sums = products_of(high[g], x.codes[g]);
         if constexpr (!kLow) return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-        const __m256i scaled = _mm256_madd_epi16(sums, _mm256_set1_epi16(static_cast<int16_t>(1 << f.shift)));
+        const __m256i scaled = _mm256_madd_epi16(sums, _mm256_set1_epi16(static_cast<int16_t>(f.unit)));
         return _mm256_add_epi32(scaled, _mm256_madd_epi16(products_of(low[g], x.codes[g]), _mm256_set1_epi16(1)));
     }
 };
@@ -207,7 +207,7 @@ template <Level L>
 template <Level L>
 [[gnu::noinline]] void unpack_level(const Nested& w, size_t r, size_t i, Unpacked& high, Unpacked& low) {
     const Row at = super_of<L>(row_at<L>(w, r), i);
-    const Refinement f = refinement_of<L>(w.rows.span_log2);
+    const Refinement f = refinement_of<L>(w.rows.fine_steps);
     if (const size_t groups = w.cells_from(i); groups < kCellsPerSuper) return unpack_short<L>(at, groups, f, high, low);
     scales_of<L>(at, f, high.scale, high.min);
     const auto codes = Halves<L>::high(at);

@@ -271,10 +271,11 @@ bool nearest_scales(const float* scale, const float* middle, float centre, size_
     return true;
 }
 
-bool fit_level_two(const float* weights, size_t n, NestedBlock* block) noexcept {
-    Sums two[kCellsPerSuper];
-    for (size_t e = 0; e < n; ++e) two[e / kCellElements].add(static_cast<double>(weights[e]), block->code[e] >> 6);
-    return fit_scales(two, n / kCellElements, &block->s2);
+bool fit_level(Level level, const float* weights, size_t n, NestedBlock* block) noexcept {
+    const int shift = level == Level::k2 ? 6 : 5;
+    Sums sums[kCellsPerSuper];
+    for (size_t e = 0; e < n; ++e) sums[e / kCellElements].add(static_cast<double>(weights[e]), block->code[e] >> shift);
+    return fit_scales(sums, n / kCellElements, level == Level::k2 ? &block->s2 : &block->s3);
 }
 
 bool fit_nested(const float* weights, size_t n, NestedBlock* out) noexcept {

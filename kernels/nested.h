@@ -12,14 +12,14 @@
 //   P4b    low bits 1 and 0                     2
 //   S2 S3 S4   scale s and min m of each group, for the levels 2, 3 and 4    0.5 each
 //
-// and the weight at a level is, with `span` high steps that the low half reaches over (1, or 2 or 4 where the high half was
-// not rounded to the nearest),
+// and the weight at a level is, with f steps of level 6 in a step of level 4 (4; or 3, 2 or 1, where the low half reaches over
+// more than one step of level 4 since the high half was not rounded to the nearest),
 //
 //   2      s * (high >> 2) + m                              s, m of S2: 2.5 bits a weight are read
 //   3      s * (high >> 1) + m                              of S3: 3.5
 //   4      s * high + m                                     of S4: 4.5
-//   6      s * (high + span * ((low >> 2) - 1.5) / 4) + m   of S4: 6.5
-//   8      s * (high + span * (low - 7.5) / 16) + m         of S4: 8.5
+//   6      s * (high + ((low >> 2) - 1.5) / f) + m     of S4: 6.5
+//   8      s * (high + (low - 7.5) / (4 f)) + m            of S4: 8.5
 //
 // Bytes of a super-block: element e = 32 * c + 16 * h + i, i < 16, of group c. Of a full one,
 //   two-bit plane, 64 bytes:  bits 2 * (c % 4) and up of byte 32 * h + 16 * (c / 4) + i
@@ -56,11 +56,13 @@ size_t plane_row_bytes(Plane plane, size_t k) noexcept;
 // The same of all planes that the level reads.
 size_t level_row_bytes(Level level, size_t k) noexcept;
 
+constexpr uint8_t kMostFineSteps = 4;  // the low half reaches over one step of level 4
+
 // Where rows lie: row r of plane p at plane[p] + r * plane_row_bytes(p, k). nullptr for planes that the level in use does
 // not read.
 struct NestedRows {
     const std::byte* plane[kPlanes] = {};
-    uint8_t span_log2 = 0;  // 0 to 2
+    uint8_t fine_steps = kMostFineSteps;  // f: steps of level 6 in one of level 4, 1 to 4
 
     const std::byte* at(Plane p) const { return plane[static_cast<size_t>(p)]; }
     // The same rows without the first n.

@@ -60,8 +60,8 @@ unsigned code_of(Level level, const NestedRows& w, const Place& at, size_t c, si
     high = 2 * high + one_bit(w.at(Plane::kP3), at, c, j);
     if (level == Level::k4) return high;
     const unsigned low = two_bits(w.at(Plane::kP4a), at, c, j);
-    if (level == Level::k6) return (high << (2 - w.span_log2)) + low;
-    return (high << (4 - w.span_log2)) + 4 * low + two_bits(w.at(Plane::kP4b), at, c, j);
+    if (level == Level::k6) return w.fine_steps * high + low;
+    return 4 * w.fine_steps * high + 4 * low + two_bits(w.at(Plane::kP4b), at, c, j);
 }
 
 Plane scales_of(Level level) { return level == Level::k2 ? Plane::kS2 : level == Level::k3 ? Plane::kS3 : Plane::kS4; }
@@ -71,8 +71,8 @@ void unpack(Level level, const NestedRows& w, const Place& at, Group* groups) {
         Group& g = groups[c];
         scale_and_min(w.at(scales_of(level)), at, c, &g.scale, &g.min);
         if (level >= Level::k6) {
-            const float step = level == Level::k6 ? 0.25f : 0.0625f, centre = level == Level::k6 ? 1.5f : 7.5f;
-            g.scale *= step * static_cast<float>(1u << w.span_log2);
+            const float centre = level == Level::k6 ? 1.5f : 7.5f;
+            g.scale *= 1.0f / static_cast<float>(level == Level::k6 ? w.fine_steps : 4 * w.fine_steps);
             g.min -= centre * g.scale;
         }
         for (size_t j = 0; j < kCellElements; ++j) g.code[j] = static_cast<uint8_t>(code_of(level, w, at, c, j));

@@ -108,7 +108,7 @@ int convert(Options& o) {
                 if (progress.due()) progress.show("calibration text: window " + std::to_string(done) + " of " + std::to_string(windows));
                 if (signals.asked() != 0) throw Error(o.input + ": conversion stopped; nothing is left of it");
             });
-            o.convert.factor = [&](const std::string& tensor) { return calibration->moments().factor(tensor); };
+            o.convert.feedback = [&](const std::string& tensor) { return calibration->moments().feedback(tensor); };
         }
         result = convert_to_native(source, config, o.output, o.convert, [&](uint64_t done, uint64_t total) {
             if (progress.due()) progress.show(share(done, total, start));

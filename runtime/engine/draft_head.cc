@@ -31,7 +31,7 @@ DraftHead::DraftHead(WeightStore& store, const Matrix& head, kernels::Level leve
     matrix_.band_rows = matrix_.part_rows = rows;
     matrix_.apart = true;
     Matrix::Band band;
-    band.rows.span_log2 = head.bands.front().rows.span_log2;
+    band.rows.fine_steps = head.bands.front().rows.fine_steps;
     band.first = memory_.data();
     size_t at = 0;
     for (size_t p = 0; p < kernels::kPlanes; ++p) {

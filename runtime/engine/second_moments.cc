@@ -66,19 +66,20 @@ const Matrix& SecondMoments::shared_input(const std::string& tensor) const {
     throw Error("the inputs of " + tensor + " are not looked at: rounding cannot be learned for it");
 }
 
-SecondMoments::Factor SecondMoments::factor(const std::string& tensor) {
+SecondMoments::Shared SecondMoments::feedback(const std::string& tensor) {
     const Matrix& first = shared_input(tensor);
     Input& input = inputs_.at(&first);
-    if (input.factor != nullptr) return input.factor;
+    if (input.feedback != nullptr) return input.feedback;
     if (input.moments.empty()) sweep(input.layer);
     // Callers go on in execution order: what is two layers back will hardly be asked for again.
     for (auto& [matrix, other] : inputs_)
-        if (other.layer + 1 < input.layer) other.factor = nullptr;
-    if (!kernels::feedback_factor(*source_.kernels, first.cols, input.moments.data()))
+        if (other.layer + 1 < input.layer) other.feedback = nullptr;
+    std::optional<kernels::Feedback> feedback = kernels::feedback_of(*source_.kernels, first.cols, std::exchange(input.moments, {}));
+    if (!feedback)
         throw Error("the inputs of " + first.name +
                     " on the calibration text are not finite: rounding cannot be learned from them");
-    input.factor = std::make_shared<const std::vector<float>>(std::exchange(input.moments, {}));
-    return input.factor;
+    input.feedback = std::make_shared<const kernels::Feedback>(std::move(*feedback));
+    return input.feedback;
 }
 
 // y[i][j] += sum over the window of x[t][i] x[t][j], j >= i, in rows of 16.

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/nested_learn.h"
 #include "runtime/engine/forward.h"
 #include "runtime/engine/kv_cache.h"
 #include "runtime/engine/team.h"
@@ -22,7 +23,7 @@ namespace weir {
 
 class SecondMoments {
   public:
-    using Factor = std::shared_ptr<const std::vector<float>>;
+    using Shared = std::shared_ptr<const kernels::Feedback>;
 
     struct Source {
         const Model* model;
@@ -38,8 +39,8 @@ class SecondMoments {
                   std::function<void(size_t done, size_t windows)> progress);
     ~SecondMoments();
 
-    // feedback_factor() of the inputs of a layer's matrix or the head, by its tensor's name; Error for any other.
-    Factor factor(const std::string& tensor);
+    // feedback_of() the inputs of a layer's matrix or the head, by its tensor's name; Error for any other.
+    Shared feedback(const std::string& tensor);
 
     size_t sweeps() const { return sweeps_; }
 
@@ -48,7 +49,7 @@ class SecondMoments {
     struct Input {
         size_t layer;                // n_layers: the head
         std::vector<float> moments;  // empty: not taken, or spent
-        Factor factor;
+        Shared feedback;
     };
 
     const Matrix& shared_input(const std::string& tensor) const;

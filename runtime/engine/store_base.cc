@@ -112,7 +112,7 @@ void StoreBase::bind_part(const PlacedTensor& placed) {
     const size_t first_band = m.bands.size();
     for (uint64_t b = 0; b < part.bands(); ++b) {
         Matrix::Band band;
-        band.rows.span_log2 = part.span_log2;
+        band.rows.fine_steps = part.fine_steps;
         for (size_t r = 0; r < kRuns; ++r) {
             if (!placed.has_run(r)) continue;
             const RunPlanes& planes = kRunPlanes[r];
@@ -256,7 +256,7 @@ StoreBase::EmbeddingRow StoreBase::embedding_row(int32_t id) const {
         return row;
     }
     check_token(id);
-    row.span_log2 = part->span_log2;
+    row.fine_steps = part->fine_steps;
     const uint64_t band = static_cast<uint64_t>(id) / part->band_rows, in_band = static_cast<uint64_t>(id) % part->band_rows;
     const std::array<NativeRun, kRuns> runs = band_runs(*part, band, gguf_.native()->page);
     for (size_t r = 0; r < kRuns; ++r) {
@@ -286,7 +286,7 @@ void StoreBase::decode_embedding(const EmbeddingRow& row, const std::byte* const
         return;
     }
     kernels::NestedRows rows;
-    rows.span_log2 = row.span_log2;
+    rows.fine_steps = row.fine_steps;
     for (size_t i = 0; i < row.n; ++i) rows.plane[static_cast<size_t>(row.pieces[i].plane)] = bytes[i];
     scalar_->dequantize_nested(kernels::Level::k8, rows, out, config_.dim);
 }

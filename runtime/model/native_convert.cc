@@ -59,7 +59,7 @@ class Planner {
         const uint64_t band = options.band_bytes != 0 ? options.band_bytes : std::clamp(stored / 64, kLeastBand, kMostBand);
         for (NativePart& part : table_.parts) {
             part.band_rows = band_rows_for(part.rows, part.cols, table_.page, band);
-            if (options.factor) part.span_log2 = kernels::kLearnedSpanLog2;
+            if (options.feedback) part.fine_steps = kernels::kLearnedFineSteps;
             result_.weights += part.rows * part.cols;
         }
         table_.source_bytes = source.file_size();
@@ -182,7 +182,7 @@ class Converter {
   public:
     Converter(const GgufFile& source, NativeTable& table, PartialFile& out, const ConvertOptions& options,
               const std::function<bool(uint64_t, uint64_t)>& go_on)
-        : source_(source), input_(source), table_(table), out_(out), factor_(options.factor), learn_for_(options.learn_for), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
+        : source_(source), input_(source), table_(table), out_(out), feedback_(options.feedback), learn_for_(options.learn_for), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
         for (const NativePart& part : table.parts) {
             for (uint64_t b = 0; b < part.bands(); ++b) tasks_.push_back({&part, b});
             total_ += part_bytes(part, table.page);
@@ -227,14 +227,14 @@ class Converter {
         }
     }
 
-    std::shared_ptr<const std::vector<float>> factor_of(const GgufTensor& tensor) {
-        if (!factor_) return nullptr;
-        const std::lock_guard lock(factor_mutex_);
-        return factor_(tensor.name);
+    std::shared_ptr<const kernels::Feedback> feedback_of(const GgufTensor& tensor) {
+        if (!feedback_) return nullptr;
+        const std::lock_guard lock(feedback_mutex_);
+        return feedback_(tensor.name);
     }
 
-    bool round_rows(std::vector<float>& weights, size_t rows, size_t cols, const std::vector<float>* factor, std::vector<kernels::NestedBlock>& out) const {
-        if (factor != nullptr) return kernels::learn_nested(kernels_, weights.data(), rows, cols, factor->data(), learn_for_, out.data());
+    bool round_rows(std::vector<float>& weights, size_t rows, size_t cols, const kernels::Feedback* feedback, std::vector<kernels::NestedBlock>& out) const {
+        if (feedback != nullptr) return kernels::learn_nested(kernels_, weights.data(), rows, cols, *feedback, learn_for_, out.data());
         for (size_t b = 0; b * 256 < cols; ++b)
             if (!kernels::fit_nested(weights.data() + b * 256, std::min<size_t>(256, cols - b * 256), &out[b])) return false;
         return true;
@@ -254,15 +254,15 @@ class Converter {
         }
         const GgufTensor& tensor = source_.tensors()[part.tensor];
         const uint64_t first = part.expert * part.rows + task.band * part.band_rows;
-        const std::shared_ptr<const std::vector<float>> factor = factor_of(tensor);
+        const std::shared_ptr<const kernels::Feedback> feedback = feedback_of(tensor);
         const size_t supers = (part.cols + 255) / 256;
-        const uint64_t step = factor != nullptr ? kLearnedRows : 1;
+        const uint64_t step = feedback != nullptr ? kLearnedRows : 1;
         std::vector<kernels::NestedBlock> blocks(step * supers);
         std::vector<float> weights(step * part.cols);
         for (uint64_t at = 0; at < n_rows; at += step) {
             const uint64_t n = std::min(step, n_rows - at);
             for (uint64_t r = 0; r < n; ++r) std::ranges::copy(source.read(tensor, first + at + r), weights.begin() + static_cast<ptrdiff_t>(r * part.cols));
-            if (!round_rows(weights, n, part.cols, factor.get(), blocks))
+            if (!round_rows(weights, n, part.cols, feedback.get(), blocks))
                 source.fail(tensor, first + at, "or one of the " + std::to_string(n - 1) + " after it, has weights too large for scales in half precision");
             for (uint64_t r = 0; r < n; ++r) {
                 for (size_t b = 0; b < supers; ++b) kernels::pack_nested(blocks[r * supers + b], b, part.cols, planes);
@@ -284,9 +284,9 @@ class Converter {
     const FileInput input_;
     NativeTable& table_;
     PartialFile& out_;
-    const decltype(ConvertOptions::factor)& factor_;
+    const decltype(ConvertOptions::feedback)& feedback_;
     const kernels::LearnFor learn_for_;
-    std::mutex factor_mutex_;
+    std::mutex feedback_mutex_;
     const std::function<bool(uint64_t, uint64_t)>& go_on_;
     const kernels::KernelSet& kernels_;
     std::vector<BandTask> tasks_;

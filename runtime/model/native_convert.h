@@ -18,9 +18,9 @@ struct ConvertOptions {
     size_t threads = 1;
     uint64_t page = 0;        // of flash; 0: 16 KiB, or 4 KiB where the planes are less than 1 GiB
     uint64_t band_bytes = 0;  // at most, stored; 0: a 64th of all planes, from 64 KiB to 4 MiB
-    // Learned rounding, where it is there: kernels::feedback_factor() of a tensor's inputs. Asked for in execution order, by one
+    // Learned rounding, where it is there: kernels::feedback_of() a tensor's inputs. Asked for in execution order, by one
     // thread at a time.
-    std::function<std::shared_ptr<const std::vector<float>>(const std::string& tensor)> factor;
+    std::function<std::shared_ptr<const kernels::Feedback>(const std::string& tensor)> feedback;
     kernels::LearnFor learn_for = kernels::LearnFor::kAllLevels;
 };
 

@@ -133,7 +133,7 @@ std::vector<std::byte> native_head(const NativeTable& table, std::span<const std
         out.number(part.tensor);
         out.number(part.expert);
         out.number(static_cast<uint32_t>(part.band_rows));
-        out.number(uint32_t{part.span_log2});
+        out.number(uint32_t{part.fine_steps});
         out.number(part.offset);
     }
     for (const uint64_t checksum : table.checksums) out.number(checksum);

@@ -7,7 +7,7 @@
 //
 //   header, 64 bytes
 //      0  char[4]  "WEIR"
-//      4  u32      version, 1
+//      4  u32      version, 2
 //      8  u64      bytes of the whole file
 //     16  u64      bytes of the index
 //     24  u64      bytes of the GGUF file that the index is of
@@ -29,7 +29,7 @@
 //      0  u32      number of the tensor in the index
 //      4  u32      expert; 0 where there is one part
 //      8  u32      rows of a band
-//     12  u32      binary logarithm of the span (kernels/nested.h), 0 to 2
+//     12  u32      steps of level 6 in one of level 4 (kernels/nested.h), 1 to 4
 //     16  u64      offset, a multiple of the page
 //   run checksums  u64 each: part after part, band after band, run after run
 //   data           kept tensors (norms, biases, routers, rows that 32 does not divide, an embedding that is not the head),
@@ -63,7 +63,7 @@
 
 namespace weir {
 
-constexpr uint32_t kNativeVersion = 1;
+constexpr uint32_t kNativeVersion = 2;
 constexpr size_t kNativeHeaderBytes = 64, kKeptBytes = 32, kPartBytes = 24;
 constexpr uint64_t kKeptAlignment = 64;
 constexpr uint64_t kNativeGroup = 32;  // of weights: what a row in planes is a multiple of
@@ -102,7 +102,7 @@ struct NativePart {
     uint64_t rows = 0;
     uint64_t cols = 0;
     uint64_t band_rows = 0;
-    uint8_t span_log2 = 0;
+    uint8_t fine_steps = kernels::kMostFineSteps;
     uint64_t offset = 0;
     uint64_t first_checksum = 0;
 

@@ -164,7 +164,7 @@ class NativeReader {
         const std::string what = "tensor " + quoted(tensor.name);
         part.expert = reader_.number<uint32_t>();
         part.band_rows = reader_.number<uint32_t>();
-        const auto span = reader_.number<uint32_t>();
+        const auto fine_steps = reader_.number<uint32_t>();
         part.offset = reader_.number<uint64_t>();
         part.cols = tensor.dims[0];
         part.rows = tensor.dims[1];
@@ -172,8 +172,9 @@ class NativeReader {
         if (part.expert >= tensor.dims[2]) reader_.fail_at(at + 4, what + " has no expert " + std::to_string(part.expert));
         if (part.band_rows == 0 || part.band_rows > part.rows)
             reader_.fail_at(at + 8, what + " has bands of " + std::to_string(part.band_rows) + " rows and " + std::to_string(part.rows) + " rows in all");
-        if (span > 2) reader_.fail_at(at + 12, what + " has a span of 2^" + std::to_string(span));
-        part.span_log2 = static_cast<uint8_t>(span);
+        if (fine_steps == 0 || fine_steps > kernels::kMostFineSteps)
+            reader_.fail_at(at + 12, what + " has " + std::to_string(fine_steps) + " steps of level 6 in one of level 4, not 1 to 4");
+        part.fine_steps = static_cast<uint8_t>(fine_steps);
         // A row takes less than 2 bytes a weight, padding less than a page a run: after this nothing below can overflow.
         const uint64_t weights = reader_.mul(reader_.mul(part.rows, part.cols, "a part"), 2, "a part");
         (void)reader_.add(weights, reader_.mul(reader_.mul(part.bands(), kRuns, "a part"), table_.page, "a part"), "a part");

@@ -25,7 +25,7 @@ void read_low_band(const FileInput& input, const NativeTable& table, const Nativ
     out->bytes.resize(last.offset + last.bytes - runs[0].offset);
     input.read(runs[0].offset, out->bytes);
     out->rows = {};
-    out->rows.span_log2 = part.span_log2;
+    out->rows.fine_steps = part.fine_steps;
     for (size_t r = 0; r < kLowRuns; ++r)
         out->rows.plane[static_cast<size_t>(kRunPlanes[r].first)] =
             out->bytes.data() + (runs[r].offset - runs[0].offset);

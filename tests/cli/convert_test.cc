@@ -83,7 +83,7 @@ TEST_F(Convert, InspectShowsLevelsAndPlanes) {
     convert();
     const Ended text = weir({"inspect", native_});
     EXPECT_EQ(text.status, 0) << text.err;
-    for (const char* const word : {"native version 1", "bits a weight", "P4b", "blk.0.attn_q.weight", "output_norm.weight"})
+    for (const char* const word : {"native version 2", "bits a weight", "P4b", "blk.0.attn_q.weight", "output_norm.weight"})
         EXPECT_THAT(text.out, HasSubstr(word));
     const json all = json::parse(weir({"inspect", native_, "--json"}).out, nullptr, false);
     ASSERT_EQ(all["levels"].size(), 5u);

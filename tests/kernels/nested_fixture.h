@@ -15,7 +15,7 @@ namespace weir::test {
 class NestedMatrix {
   public:
     // fill: what every code is; below 0: random. Halves are 1, and integer scales the greatest, where there is a fill.
-    NestedMatrix(size_t rows, size_t k, uint8_t span_log2, uint32_t seed, int fill = -1, size_t before_end = 0)
+    NestedMatrix(size_t rows, size_t k, uint8_t fine_steps, uint32_t seed, int fill = -1, size_t before_end = 0)
         : rows_(rows), k_(k) {
         std::mt19937 rng(seed);
         std::normal_distribution<float> normal;
@@ -23,7 +23,7 @@ class NestedMatrix {
             planes_[p] = std::make_unique<GuardedBytes>(rows * plane_row_bytes(static_cast<Plane>(p), k), before_end);
             view_.plane[p] = planes_[p]->data();
         }
-        view_.span_log2 = span_log2;
+        view_.fine_steps = fine_steps;
         for (size_t r = 0; r < rows; ++r) {
             std::byte* row[kPlanes];
             for (size_t p = 0; p < kPlanes; ++p) row[p] = planes_[p]->data() + r * plane_row_bytes(static_cast<Plane>(p), k);
@@ -61,13 +61,13 @@ class NestedMatrix {
         const double scale = static_cast<double>(half_to_float(s.d)) * s.scale[g];
         const double min = -static_cast<double>(half_to_float(s.dmin)) * s.min[g];
         const int high = b.code[i % 256] >> 4, low = b.code[i % 256] & 15;
-        const double span = 1 << view_.span_log2;
+        const double steps = view_.fine_steps;
         switch (level) {
             case Level::k2: return scale * (high >> 2) + min;
             case Level::k3: return scale * (high >> 1) + min;
             case Level::k4: return scale * high + min;
-            case Level::k6: return scale * (high + span * ((low >> 2) - 1.5) / 4) + min;
-            case Level::k8: return scale * (high + span * (low - 7.5) / 16) + min;
+            case Level::k6: return scale * (high + ((low >> 2) - 1.5) / steps) + min;
+            case Level::k8: return scale * (high + (low - 7.5) / (4 * steps)) + min;
         }
         return NAN;
     }

@@ -54,8 +54,8 @@ constexpr size_t kLengths[] = {32, 64, 96, 128, 224, 256, 288, 576, 640, 896, 10
 
 TEST_P(Nested, DequantizesByTheDefinition) {
     for (const size_t k : kLengths) {
-        for (const uint8_t span : {0, 1, 2}) {
-            const NestedMatrix w(1, k, span, static_cast<uint32_t>(k + span));
+        for (const uint8_t steps : {1, 2, 3, 4}) {
+            const NestedMatrix w(1, k, steps, static_cast<uint32_t>(k + steps));
             const GuardedBytes out(k * sizeof(float)), same(k * sizeof(float));
             set().dequantize_nested(level(), w.view(level()), out.as<float>(), k);
             scalar_set().dequantize_nested(level(), w.view(level()), same.as<float>(), k);
@@ -69,7 +69,7 @@ TEST_P(Nested, DequantizesByTheDefinition) {
 
 TEST_P(Nested, MultipliesByTheDefinition) {
     for (const size_t k : kLengths) {
-        const NestedMatrix w(k > 1000 ? 17 : 9, k, k % 3, static_cast<uint32_t>(k), -1, k % 2);
+        const NestedMatrix w(k > 1000 ? 17 : 9, k, static_cast<uint8_t>(1 + k / 32 % 4), static_cast<uint32_t>(k), -1, k % 2);
         for (const Activation a : kActivations) {
             for (const size_t tokens : {1, 2, 5}) {
                 std::vector<float> x = random_floats(k * tokens, 1.0f, rng_);
@@ -84,7 +84,7 @@ TEST_P(Nested, MultipliesByTheDefinition) {
 // that overflowed would be far off.
 TEST_P(Nested, ExtremesDoNotSaturate) {
     for (const int fill : {0x00, 0x0f, 0xf0, 0xff}) {
-        const NestedMatrix w(2, 512, 0, 1, fill);
+        const NestedMatrix w(2, 512, kMostFineSteps, 1, fill);
         for (const size_t period : {1, 2, 16, 1024}) {
             for (const float sign : {1.0f, -1.0f}) {
                 for (const size_t tokens : {1, 4}) {
@@ -103,7 +103,7 @@ TEST_P(Nested, ExtremesDoNotSaturate) {
 TEST_P(Nested, OutputsDoNotDependOnTheTile) {
     constexpr size_t kRows = 35, kTokens = 130;
     for (const size_t k : {size_t{640}, size_t{1344}}) {
-        const NestedMatrix w(kRows, k, 1, 3);
+        const NestedMatrix w(kRows, k, 3, 3);
         const NestedRows view = w.view(level());
         for (const Activation a : kActivations) {
             std::vector<float> input = random_floats(k * kTokens, 1.0f, rng_);

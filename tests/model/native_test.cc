@@ -61,7 +61,7 @@ double worst_error(const GgufFile& file, std::span<const std::byte> native, cons
         for (uint64_t b = 0; b < part.bands(); ++b) {
             const auto runs = band_runs(part, b, table.page);
             kernels::NestedRows rows;
-            rows.span_log2 = part.span_log2;
+            rows.fine_steps = part.fine_steps;
             for (size_t r = 0; r < kRuns; ++r) {
                 const std::byte* const at = native.data() + runs[r].offset;
                 rows.plane[static_cast<size_t>(kRunPlanes[r].first)] = at;
@@ -230,13 +230,21 @@ TEST(NativeDamage, VersionsAndNumbersAreNamed) {
         test::repair_checksum(bytes);
         return damage(bytes, bytes.size());
     };
-    EXPECT_THAT(with(4, uint32_t{2}), HasSubstr("version 2"));
+    EXPECT_THAT(with(4, uint32_t{1}), HasSubstr("version 1"));  // an older one
     EXPECT_THAT(with(8, uint64_t{whole.size() + 1}), HasSubstr("truncated"));
     EXPECT_THAT(with(16, UINT64_MAX), HasSubstr("an index of"));
     EXPECT_THAT(with(36, UINT32_MAX), HasSubstr("of more than"));
     EXPECT_THAT(with(40, UINT64_MAX), HasSubstr("of more than"));
     EXPECT_THAT(with(48, uint32_t{5000}), HasSubstr("a page of 5000"));
     EXPECT_THAT(with(52, uint32_t{1}), HasSubstr("a zero is 1"));
+    uint64_t index;
+    uint32_t kept;
+    std::memcpy(&index, whole.data() + 16, sizeof index);
+    std::memcpy(&kept, whole.data() + 32, sizeof kept);
+    const size_t first_part = 64 + (index + 7) / 8 * 8 + size_t{kept} * 32;
+    EXPECT_THAT(with(first_part + 12, uint32_t{0}), HasSubstr("has 0 steps of level 6 in one of level 4"));
+    EXPECT_THAT(with(first_part + 12, uint32_t{5}), HasSubstr("has 5 steps of level 6 in one of level 4"));
+    EXPECT_THAT(with(first_part + 12, uint32_t{1}), "");
     EXPECT_THAT(with(56, uint64_t{0}), "");  // repaired
     EXPECT_THAT(with(whole.size() - 1, uint8_t{0}), "");
 }
