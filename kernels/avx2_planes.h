@@ -121,16 +121,20 @@ struct PairCodes {
 
 [[gnu::always_inline]] inline Pairs pairs_at(const uint8_t* p) { return {{bytes_at(p), bytes_at(p + 32)}}; }
 
+// Exchanges the bits of `low` under the mask with those of `high` that lie kBits below.
+template <int kBits>
+[[gnu::always_inline]] inline void exchange(__m256i& high, __m256i& low, int mask) {
+    const __m256i differ = masked(_mm256_xor_si256(_mm256_slli_epi16(high, kBits), low), mask);
+    low = _mm256_xor_si256(low, differ);
+    high = _mm256_xor_si256(high, _mm256_srli_epi16(differ, kBits));
+}
+
 // Codes 4 * high + low.
-[[gnu::always_inline]] inline __m256i even_nibbles(__m256i high, __m256i low) {
-    return _mm256_or_si256(masked(_mm256_slli_epi16(high, 2), 0xcc), masked(low, 0x33));
-}
-[[gnu::always_inline]] inline __m256i odd_nibbles(__m256i high, __m256i low) {
-    return _mm256_or_si256(masked(high, 0xcc), masked(_mm256_srli_epi16(low, 2), 0x33));
-}
 [[gnu::always_inline]] inline Nibbles nibbles_of(const Pairs& high, const Pairs& low) {
-    return {{even_nibbles(high.v[0], low.v[0]), even_nibbles(high.v[1], low.v[1])},
-            {odd_nibbles(high.v[0], low.v[0]), odd_nibbles(high.v[1], low.v[1])}};
+    Nibbles n{{low.v[0], low.v[1]}, {high.v[0], high.v[1]}};
+    exchange<2>(n.odd[0], n.even[0], 0xcc);
+    exchange<2>(n.odd[1], n.even[1], 0xcc);
+    return n;
 }
 
 // Codes 2 * high + the bits of a plane of one bit.
@@ -149,8 +153,8 @@ struct PairCodes {
 
 // Two planes of one bit as one of two: codes 2 * high + low.
 [[gnu::always_inline]] inline Pairs pairs_of(__m256i high, __m256i low) {
-    return {{_mm256_or_si256(masked(_mm256_slli_epi16(high, 1), 0xaa), masked(low, 0x55)),
-             _mm256_or_si256(masked(high, 0xaa), masked(_mm256_srli_epi16(low, 1), 0x55))}};
+    exchange<1>(high, low, 0xaa);
+    return {{low, high}};
 }
 
 // The high and the low half of the codes of a level, each with what takes them apart.

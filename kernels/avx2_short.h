@@ -71,6 +71,12 @@ struct ShortGroups {
     parts[3] = bits_of<4>(odd, 15);
 }
 
+// Codes 4 * high + low.
+[[gnu::always_inline]] inline void parts_of_two_pairs(__m256i high, __m256i low, Parts& parts) {
+    exchange<2>(high, low, 0xcc);
+    parts_of_nibbles(low, high, parts);
+}
+
 // The halves of the groups' codes at a level; `at`: the planes of the short super-block.
 template <Level L>
 [[gnu::always_inline]] inline void short_high(const Row& at, const ShortGroups& groups, Parts& parts) {
@@ -84,8 +90,7 @@ template <Level L>
                          _mm256_or_si256(masked(_mm256_srli_epi16(pairs, 1), 0x66), odd_bit), parts);
     } else {
         const __m256i bit = groups.one_bit(at.p2);
-        const __m256i rest = _mm256_or_si256(_mm256_add_epi8(bit, bit), groups.one_bit(at.p3));
-        parts_of_nibbles(even_nibbles(pairs, rest), odd_nibbles(pairs, rest), parts);
+        parts_of_two_pairs(pairs, _mm256_or_si256(_mm256_add_epi8(bit, bit), groups.one_bit(at.p3)), parts);
     }
 }
 
@@ -93,8 +98,7 @@ template <Level L>
 [[gnu::always_inline]] inline void short_low(const Row& at, const ShortGroups& groups, Parts& parts) {
     const __m256i pairs = groups.two_bits(at.p4a);
     if constexpr (L == Level::k8) {
-        const __m256i rest = groups.two_bits(at.p4b);
-        parts_of_nibbles(even_nibbles(pairs, rest), odd_nibbles(pairs, rest), parts);
+        parts_of_two_pairs(pairs, groups.two_bits(at.p4b), parts);
     } else {
         parts_of_pairs(pairs, parts);
     }
