@@ -1,9 +1,9 @@
-// Learned rounding of nested blocks. Weights that share an output are rounded one after the other, and what rounding has done to
-// the output is made good by those that are still to come, by how inputs go together (Frantar et al. 2023, GPTQ; the greatest
-// inputs first, its "act-order"): in three copies of the row, for the errors of levels 3, 4 and 8. The high half is the one that is best for levels 3 and 4 together among
-// those from which the low half can still reach what level 8 wants. Scales and minima are fit_nested()'s, but for those of
-// level 3, which are fitted to the high halves that both levels want without feedback, and level 2's, fitted to the codes that
-// result.
+// Learned rounding of nested blocks. Weights that share an output are rounded one after the other, the greatest inputs first,
+// and what rounding has done to the output is made good by those that are still to come, by how inputs go together (Frantar et
+// al. 2023, GPTQ with "act-order"): in three copies of the row, for the errors of levels 3, 4 and 8. The high half is the one
+// that is best for levels 3 and 4 together among those from which the low half can still reach what level 8 wants. Scales and
+// minima are fit_nested()'s, but for those of level 3, which are fitted to the high halves that both levels want without
+// feedback, and level 2's, fitted to the codes that result.
 //
 // Pure functions, any thread.
 #pragma once
