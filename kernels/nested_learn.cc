@@ -20,6 +20,9 @@ constexpr size_t kFeedbackBlock = 64;
 // greatest inputs came first: 1 to 3 gives 0.80 at level 3 and 0.68 at level 4, 2 to 3 gives 0.76 and 0.70.
 constexpr float kThreeWeight = 2.0f, kFourWeight = 3.0f;
 
+// What errors of level 8 may do to outputs, of what those of the nearest codes do.
+constexpr double kEightShare = 5.0 / 6;
+
 // Each level has a copy of the weights of its own, in which its errors are carried on.
 enum Copy { kThree, kFour, kEight, kCopies };
 
@@ -30,13 +33,13 @@ struct Objective {
     bool eight;         // level 8 counts: the low half makes good its errors
 };
 
-Objective objective_of(LearnFor learn_for) {
+Objective objective_of(LearnFor learn_for, uint8_t fine_steps) {
     switch (learn_for) {
         case LearnFor::kAllLevels: break;
         case LearnFor::kThree: return {1, 0, INFINITY, false};
         case LearnFor::kFour: return {0, 1, INFINITY, false};
     }
-    return {kThreeWeight, kFourWeight, 0.5f * kMostFineSteps / kLearnedFineSteps, true};
+    return {kThreeWeight, kFourWeight, 0.5f * kMostFineSteps / static_cast<float>(fine_steps), true};
 }
 
 float value_at(const GroupScale& grid, int code) {
@@ -62,11 +65,9 @@ int choose_high(const float (&wanted)[kCopies], const GroupScale& three, const G
     return best;
 }
 
-constexpr float kLowSteps = 4 * kLearnedFineSteps;  // of level 8 in one of level 4
-
-int choose_low(float wanted, int high, const GroupScale& four) {
+int choose_low(float wanted, int high, const GroupScale& four, float low_steps) {
     const float left = four.scale == 0 ? 0 : (wanted - four.min) / four.scale - static_cast<float>(high);
-    return static_cast<int>(std::clamp(std::nearbyint(left * kLowSteps + 7.5f), 0.0f, 15.0f));
+    return static_cast<int>(std::clamp(std::nearbyint(left * low_steps + 7.5f), 0.0f, 15.0f));
 }
 
 // Rows that are rounded together.
@@ -74,8 +75,8 @@ class Rows {
   public:
     Rows(const KernelSet& kernels, const float* weights, size_t rows, size_t k, const Feedback& feedback, LearnFor learn_for,
          NestedBlock* out)
-        : kernels_(kernels), rows_(rows), k_(k), feedback_(feedback), objective_(objective_of(learn_for)), weights_(weights),
-          out_(out) {
+        : kernels_(kernels), rows_(rows), k_(k), feedback_(feedback), objective_(objective_of(learn_for, feedback.fine_steps)),
+          low_steps_(4.0f * static_cast<float>(feedback.fine_steps)), weights_(weights), out_(out) {
         copies_[0].reserve(rows * k);
         for (size_t r = 0; r < rows; ++r)
             for (const uint32_t at : feedback.order) copies_[0].push_back(weights[r * k + at]);
@@ -139,9 +140,9 @@ class Rows {
         float wanted[kCopies];
         for (size_t c = 0; c < kCopies; ++c) wanted[c] = copies_[c][in_copy];
         const GroupScale three = group_scale(at.block.s3, at.group), four = group_scale(at.block.s4, at.group);
-        const int high = high_of(at, wanted), low = choose_low(wanted[kEight], high, four);
+        const int high = high_of(at, wanted), low = choose_low(wanted[kEight], high, four, low_steps_);
         at.block.code[at.element] = static_cast<uint8_t>(high << 4 | low);
-        const float eight = value_at(four, high) + four.scale * (static_cast<float>(low) - 7.5f) / kLowSteps;
+        const float eight = value_at(four, high) + four.scale * (static_cast<float>(low) - 7.5f) / low_steps_;
         const float off[kCopies] = {wanted[kThree] - value_at(three, high >> 1), wanted[kFour] - value_at(four, high),
                                     objective_.eight ? wanted[kEight] - eight : 0};
         const float* const u = feedback_.factor.data() + j * k_;
@@ -164,6 +165,7 @@ class Rows {
     const size_t rows_, k_;
     const Feedback& feedback_;
     const Objective objective_;
+    const float low_steps_;       // of level 8 in one of level 4
     const float* const weights_;  // as they were
     NestedBlock* const out_;
     std::vector<float> copies_[kCopies];  // [row, column in the order of rounding]
@@ -230,12 +232,19 @@ bool factorise(const KernelSet& kernels, size_t k, float* a) {
 
 }  // namespace
 
-std::optional<Feedback> feedback_of(const KernelSet& kernels, size_t k, std::vector<float> moments) {
+std::optional<Feedback> feedback_of(const KernelSet& kernels, size_t k, std::vector<float> moments, uint8_t fewest) {
     for (size_t i = 0; i < k; ++i)
         if (!std::isfinite(moments[i * k + i])) return {};
     Feedback out;
     out.order = put_in_order(k, moments.data());
+    // What errors of one size do to outputs: where they stay, and where they are carried on.
+    double stay = 0, carried = 0;
+    for (size_t i = 0; i < k; ++i) stay += static_cast<double>(moments[i * k + i]);
     if (!factorise(kernels, k, moments.data())) return {};
+    for (size_t i = 0; i < k; ++i) carried += std::pow(static_cast<double>(moments[i * k + i]), -2);
+    const double wider = static_cast<double>(kMostFineSteps) / kFewestFineSteps;
+    const bool bears = wider * wider * carried <= kEightShare * stay;
+    out.fine_steps = fewest == kFewestFineSteps && bears ? kFewestFineSteps : kMoreFineSteps;
     out.factor = std::move(moments);
     return out;
 }

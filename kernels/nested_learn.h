@@ -23,15 +23,19 @@ namespace weir::kernels {
 struct Feedback {
     std::vector<uint32_t> order;
     std::vector<float> factor;
+    uint8_t fine_steps;  // of the blocks that come out (NestedRows): kFewestFineSteps or kMoreFineSteps
 };
-// moments: [k, k] sums of x x^T over inputs x, the upper half. Nothing where they are not finite.
-std::optional<Feedback> feedback_of(const KernelSet& kernels, size_t k, std::vector<float> moments);
 
-// The low half reaches over a third more than the nearest codes need, and steps of level 8 are a third wider for it. Gemma 3 270M, KL
-// of the levels 8, 3, 4 on 2 windows of val_technical: nearest codes 0.00108 1.43 0.200; learned with reach over a third more
-// 0.00080 0.99 0.101; over twice as much where carrying errors on leaves a quarter of their effect at most, and not in the tied
-// head, 0.00097 0.70 0.104; there too 0.00111 0.64 0.104; everywhere 0.0022 0.67 0.104 (before the greatest inputs came first).
-constexpr uint8_t kLearnedFineSteps = 3;
+// The low half reaches over twice as much as the nearest codes need, and steps of level 8 are twice as wide, where carrying
+// its errors on leaves less of their effect than the nearest codes have; elsewhere over a third more. KL on val_technical by that of
+// the nearest codes, a third everywhere and this: SmolLM2 level 3, 6 windows, 0.90 and 0.78; Gemma 3 270M level 8, 4 windows, 0.68
+// and 0.82 (0.00095).
+constexpr uint8_t kFewestFineSteps = 2, kMoreFineSteps = 3;
+
+// moments: [k, k] sums of x x^T over inputs x, the upper half. fewest: of the steps that it may choose. Nothing where moments are
+// not finite.
+std::optional<Feedback> feedback_of(const KernelSet& kernels, size_t k, std::vector<float> moments,
+                                    uint8_t fewest = kFewestFineSteps);
 
 // Whose errors count. kThree and kFour are the same method without nesting, to see what nesting costs: codes for that level
 // alone, however far from the nearest one; no other level of such blocks is any good.

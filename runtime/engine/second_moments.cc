@@ -74,7 +74,11 @@ SecondMoments::Shared SecondMoments::feedback(const std::string& tensor) {
     // Callers go on in execution order: what is two layers back will hardly be asked for again.
     for (auto& [matrix, other] : inputs_)
         if (other.layer + 1 < input.layer) other.feedback = nullptr;
-    std::optional<kernels::Feedback> feedback = kernels::feedback_of(*source_.kernels, first.cols, std::exchange(input.moments, {}));
+    // Rows of a head that is the embedding are looked up as well, and those errors nothing makes good.
+    const bool embeds = &first == source_.model->head && source_.model->config.tied_head;
+    std::optional<kernels::Feedback> feedback =
+        kernels::feedback_of(*source_.kernels, first.cols, std::exchange(input.moments, {}),
+                             embeds ? kernels::kMoreFineSteps : kernels::kFewestFineSteps);
     if (!feedback)
         throw Error("the inputs of " + first.name +
                     " on the calibration text are not finite: rounding cannot be learned from them");

@@ -59,7 +59,6 @@ class Planner {
         const uint64_t band = options.band_bytes != 0 ? options.band_bytes : std::clamp(stored / 64, kLeastBand, kMostBand);
         for (NativePart& part : table_.parts) {
             part.band_rows = band_rows_for(part.rows, part.cols, table_.page, band);
-            if (options.feedback) part.fine_steps = kernels::kLearnedFineSteps;
             result_.weights += part.rows * part.cols;
         }
         table_.source_bytes = source.file_size();
@@ -174,7 +173,7 @@ class Rows {
 };
 
 struct BandTask {
-    const NativePart* part;
+    NativePart* part;
     uint64_t band;
 };
 
@@ -183,7 +182,7 @@ class Converter {
     Converter(const GgufFile& source, NativeTable& table, PartialFile& out, const ConvertOptions& options,
               const std::function<bool(uint64_t, uint64_t)>& go_on)
         : source_(source), input_(source), table_(table), out_(out), feedback_(options.feedback), learn_for_(options.learn_for), go_on_(go_on), kernels_(*kernels::select_kernels(nullptr)) {
-        for (const NativePart& part : table.parts) {
+        for (NativePart& part : table.parts) {
             for (uint64_t b = 0; b < part.bands(); ++b) tasks_.push_back({&part, b});
             total_ += part_bytes(part, table.page);
         }
@@ -227,10 +226,13 @@ class Converter {
         }
     }
 
-    std::shared_ptr<const kernels::Feedback> feedback_of(const GgufTensor& tensor) {
+    // Of a part's inputs; how its blocks come out is written down with it.
+    std::shared_ptr<const kernels::Feedback> feedback_of(NativePart& part) {
         if (!feedback_) return nullptr;
         const std::lock_guard lock(feedback_mutex_);
-        return feedback_(tensor.name);
+        std::shared_ptr<const kernels::Feedback> feedback = feedback_(source_.tensors()[part.tensor].name);
+        part.fine_steps = feedback->fine_steps;
+        return feedback;
     }
 
     bool round_rows(std::vector<float>& weights, size_t rows, size_t cols, const kernels::Feedback* feedback, std::vector<kernels::NestedBlock>& out) const {
@@ -241,7 +243,7 @@ class Converter {
     }
 
     void convert(const BandTask& task, Rows& source, std::vector<std::byte>& band) {
-        const NativePart& part = *task.part;
+        NativePart& part = *task.part;
         const uint64_t n_rows = part.rows_of(task.band);
         const std::array<NativeRun, kRuns> runs = band_runs(part, task.band, table_.page);
         band.assign(band_bytes(n_rows, part.cols, table_.page), std::byte{0});
@@ -254,7 +256,7 @@ class Converter {
         }
         const GgufTensor& tensor = source_.tensors()[part.tensor];
         const uint64_t first = part.expert * part.rows + task.band * part.band_rows;
-        const std::shared_ptr<const kernels::Feedback> feedback = feedback_of(tensor);
+        const std::shared_ptr<const kernels::Feedback> feedback = feedback_of(part);
         const size_t supers = (part.cols + 255) / 256;
         const uint64_t step = feedback != nullptr ? kLearnedRows : 1;
         std::vector<kernels::NestedBlock> blocks(step * supers);

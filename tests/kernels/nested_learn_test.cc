@@ -127,7 +127,7 @@ TEST(NestedLearn, OutputsComeNearer) {
                                        &nearest[r * supers + b]));
         for (const auto& [level, most] : {std::pair{Level::k3, 0.8}, std::pair{Level::k4, 0.8}, std::pair{Level::k8, 1.0}}) {
             const double learned_error =
-                output_error(w, at_level(level, learned, rows, k, kLearnedFineSteps), x, rows, k);
+                output_error(w, at_level(level, learned, rows, k, feedback->fine_steps), x, rows, k);
             EXPECT_LT(learned_error, most * output_error(w, at_level(level, nearest, rows, k, kMostFineSteps), x, rows, k))
                 << static_cast<int>(level);
         }
@@ -135,8 +135,8 @@ TEST(NestedLearn, OutputsComeNearer) {
         for (const auto& [level, alone] : {std::pair{Level::k3, LearnFor::kThree}, std::pair{Level::k4, LearnFor::kFour}}) {
             std::vector<NestedBlock> apart(rows * supers);
             ASSERT_TRUE(learn_nested(scalar_set(), w.data(), rows, k, *feedback, alone, apart.data()));
-            const double error = output_error(w, at_level(level, apart, rows, k, kLearnedFineSteps), x, rows, k);
-            EXPECT_LT(error, output_error(w, at_level(level, learned, rows, k, kLearnedFineSteps), x, rows, k))
+            const double error = output_error(w, at_level(level, apart, rows, k, feedback->fine_steps), x, rows, k);
+            EXPECT_LT(error, output_error(w, at_level(level, learned, rows, k, feedback->fine_steps), x, rows, k))
                 << static_cast<int>(level);
         }
     }
