@@ -5,13 +5,13 @@
 #include <chrono>
 #include <memory>
 
-#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/format.h"
 #include "runtime/cli/ladder_trace.h"
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/option_checks.h"
 #include "runtime/cli/perplexity_report.h"
+#include "runtime/cli/precision_files.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/error.h"
 

@@ -10,12 +10,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 
-#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/drafting.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/precision_files.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
@@ -94,8 +95,8 @@ int run(RunOptions o) {
                     "; give a larger one (-c) or a shorter prompt");
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
-    std::unique_ptr<AutoPrecision> precision;
-    if (o.precision == kAutoPrecision) precision = std::make_unique<AutoPrecision>(o, opened);
+    const std::unique_ptr<AutoPrecision> precision = chosen_auto_precision(o, opened);
+    PrecisionTrace trace(o, precision != nullptr ? precision->ladder() : std::vector<sched::RatedPlan>{});
     std::vector<sched::Plan> plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
     Drafting drafting(o, opened, threads, context, &plans);
     const size_t batch = std::max(std::clamp<size_t>(prompt.size(), 1, o.batch), drafting.pass_rows());
@@ -155,15 +156,22 @@ int run(RunOptions o) {
         if (done == total && progress_shown) std::fprintf(stderr, "\r%*s\r", 50, "");
         progress_shown = true;
     };
+    std::optional<AutoPrecision::Place> place;
     if (precision != nullptr) {
-        precision->begin(prompt, &store);
-        hooks.before_pass = [&](const TokenSignal& signal) { precision->next(signal); };
+        place.emplace(precision->begin(prompt));
+        hooks.before_pass = [&](const TokenSignal& signal) {
+            const size_t rung = precision->next(&*place, signal);
+            precision->use(rung, 1, &store);
+            trace.add(signal, rung);
+        };
     }
     report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks, drafter);
     if (output_ok) say(stream.finish());
     if (traces.to != nullptr) traces.to->finish();
     if (precision != nullptr) {
-        precision->finish();
+        precision->end(*place);
+        trace.finish();
+        save_plan_memory(o, precision.get());
         report.precision = &precision->report();
     }
     report.store = store.stats();

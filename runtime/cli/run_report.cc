@@ -105,7 +105,7 @@ nlohmann::ordered_json experts_json(const ExpertStats& e) {
 nlohmann::ordered_json auto_json(const AutoReport& a) {
     nlohmann::ordered_json rungs = nlohmann::ordered_json::array();
     for (const AutoReport::Rung& rung : a.rungs) rungs.push_back({{"bytes", rung.bytes}, {"predicted_kl", rung.predicted_kl}, {"tokens", rung.tokens}});
-    return {{"auto", std::move(rungs)}, {"switches", a.switches}, {"remembered", a.remembered}, {"mean_bytes", a.mean_bytes()}};
+    return {{"auto", std::move(rungs)}, {"switches", a.switches}, {"remembered", a.remembered > 0}, {"mean_bytes", a.mean_bytes()}};
 }
 
 nlohmann::ordered_json drafts_json(const DraftReport& d) {
@@ -173,7 +173,7 @@ void print_statistics(const RunReport& r) {
     }
     if (const AutoReport* const a = r.precision) {
         std::fprintf(stderr, "weir: precision: %llu switches among %zu plans%s, %.2f MiB of weights a token; tokens by plan, finest first:",
-                     static_cast<unsigned long long>(a->switches), a->rungs.size(), a->remembered ? ", begun as the last prompt of its kind ended" : "",
+                     static_cast<unsigned long long>(a->switches), a->rungs.size(), a->remembered > 0 ? ", begun as the last prompt of its kind ended" : "",
                      a->mean_bytes() / (1 << 20));
         for (const AutoReport::Rung& rung : a->rungs) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(rung.tokens));
         std::fprintf(stderr, "\n");

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cli/auto_precision.h"
 #include "runtime/cli/run_options.h"
+#include "runtime/engine/auto_precision.h"
 #include "runtime/engine/budget.h"
 #include "runtime/engine/generate.h"
 #include "runtime/model/config.h"

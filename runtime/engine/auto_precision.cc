@@ -1,0 +1,82 @@
+#include "runtime/engine/auto_precision.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+
+double AutoReport::mean_bytes() const {
+    double bytes = 0;
+    uint64_t tokens = 0;
+    for (const Rung& rung : rungs) {
+        bytes += static_cast<double>(rung.bytes) * static_cast<double>(rung.tokens);
+        tokens += rung.tokens;
+    }
+    return tokens == 0 ? 0 : bytes / static_cast<double>(tokens);
+}
+
+AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory)
+    : ladder_(std::move(ladder)), memory_(std::move(memory)) {
+    for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
+}
+
+std::vector<sched::Plan> AutoPrecision::plans() const {
+    std::vector<sched::Plan> plans;
+    for (const sched::RatedPlan& rated : ladder_) plans.push_back(rated.plan);
+    return plans;
+}
+
+AutoPrecision::Place AutoPrecision::begin(std::span<const TokenId> prompt) {
+    const uint64_t signature = sched::prompt_signature(prompt);
+    std::optional<size_t> known;
+    {
+        const std::lock_guard lock(mutex_);
+        known = memory_.find(signature);
+    }
+    if (known) ++report_.remembered;
+    const size_t first = std::min(known.value_or(ladder_.size() / 2), ladder_.size() - 1);
+    return {signature, known.has_value(), false, sched::Scheduler(ladder_.size(), first)};
+}
+
+size_t AutoPrecision::next(Place* place, const TokenSignal& signal) {
+    const size_t before = place->rung(), rung = place->scheduler.next({signal.entropy, signal.margin});
+    place->moved = true;
+    if (rung != before) ++report_.switches;
+    return rung;
+}
+
+void AutoPrecision::end(const Place& place) {
+    if (!place.moved) return;
+    const std::lock_guard lock(mutex_);
+    memory_.remember(place.signature, place.rung());
+    memory_changed_ = true;
+}
+
+void AutoPrecision::use(size_t rung, size_t tokens, WeightStore* store) {
+    store->use_plan(ladder_[rung].plan);
+    if (std::exchange(rung_, rung) != rung) ++report_.plan_changes;
+    report_.rungs[rung].tokens += tokens;
+}
+
+std::optional<std::string> AutoPrecision::changed_memory() {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(memory_changed_, false)) return std::nullopt;
+    return memory_.text();
+}
+
+size_t CachedTokens::common(std::span<const TokenId> prompt) const {
+    const size_t n = std::min(finest_, prompt.size());
+    return static_cast<size_t>(std::mismatch(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(n), prompt.begin()).first - ids_.begin());
+}
+
+void CachedTokens::cut(size_t n) {
+    ids_.resize(std::min(n, ids_.size()));
+    finest_ = std::min(finest_, ids_.size());
+}
+
+void CachedTokens::add(std::span<const TokenId> ids, bool finest) {
+    if (finest && finest_ == ids_.size()) finest_ += ids.size();
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+}
+
+}  // namespace weir
