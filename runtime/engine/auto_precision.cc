@@ -15,8 +15,8 @@ double AutoReport::mean_bytes() const {
     return tokens == 0 ? 0 : bytes / static_cast<double>(tokens);
 }
 
-AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory)
-    : ladder_(std::move(ladder)), memory_(std::move(memory)) {
+AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options)
+    : ladder_(std::move(ladder)), options_(options), memory_(std::move(memory)) {
     for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
 }
 
@@ -35,7 +35,7 @@ AutoPrecision::Place AutoPrecision::begin(std::span<const TokenId> prompt) {
     }
     if (known) ++report_.remembered;
     const size_t first = std::min(known.value_or(ladder_.size() / 2), ladder_.size() - 1);
-    return {signature, known.has_value(), false, sched::Scheduler(ladder_.size(), first)};
+    return {signature, known.has_value(), false, sched::Scheduler(ladder_.size(), first, options_)};
 }
 
 size_t AutoPrecision::next(Place* place, const TokenSignal& signal) {

@@ -48,7 +48,7 @@ class AutoPrecision {
     };
 
     // ladder: finest first, not empty. A store was opened with plans(); the first is in force.
-    AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory);
+    AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options = {});
 
     const std::vector<sched::RatedPlan>& ladder() const { return ladder_; }
     std::vector<sched::Plan> plans() const;
@@ -69,6 +69,7 @@ class AutoPrecision {
 
   private:
     const std::vector<sched::RatedPlan> ladder_;
+    const sched::SchedulerOptions options_;
     size_t rung_ = kFinest;
     AutoReport report_;
 

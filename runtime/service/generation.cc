@@ -33,6 +33,17 @@ void Generation::started(size_t cached_tokens) {
     outcome_.cached_tokens = cached_tokens;
 }
 
+void Generation::adapts(bool remembered, size_t rungs) {
+    const std::lock_guard lock(mutex_);
+    outcome_.remembered = remembered;
+    outcome_.tokens_at.assign(rungs, 0);
+}
+
+void Generation::computed_at(size_t rung) {
+    const std::lock_guard lock(mutex_);
+    ++outcome_.tokens_at[rung];
+}
+
 void Generation::add(GeneratedToken token) {
     const std::lock_guard lock(mutex_);
     if (outcome_.tokens++ == 0) {

@@ -71,12 +71,16 @@ class Generation {
         double prompt_s = 0;       // from then to the first token
         double decode_s = 0;       // from the first token to the last
         std::vector<float> embedding;  // [dim] of length 1, where it was asked for
+        std::vector<uint64_t> tokens_at;  // by the rung that computed them, the first token left out; none: the precision is fixed
+        bool remembered = false;          // it began with the plan that a prompt of its kind had ended with
     };
     Outcome outcome() const;
 
   private:
     friend class Scheduler;
     void started(size_t cached_tokens);
+    void adapts(bool remembered, size_t rungs);
+    void computed_at(size_t rung);
     void add(GeneratedToken token);
     void end(FinishReason finish, std::string error, std::vector<float> embedding = {});
 

@@ -84,6 +84,19 @@ void add_precision(const sched::Plan& plan, Families* f) {
     }
 }
 
+// Tokens of answers by the plan that computed them, where the precision is automatic: plan 0 is the finest.
+void add_plans(const AutoReport& report, Families* f) {
+    for (size_t r = 0; r < report.rungs.size(); ++r)
+        f->labelled_gauge("weir_plan_bytes", "Bytes of weights that a token reads, by plan, 0 the finest.", {{"plan", std::to_string(r)}}, number(report.rungs[r].bytes));
+    for (size_t r = 0; r < report.rungs.size(); ++r) {
+        f->labelled_counter("weir_plan_tokens_total", "Tokens of answers by the plan that computed them.", "plan", std::to_string(r).c_str(),
+                            number(report.rungs[r].tokens));
+    }
+    f->counter("weir_plan_changes_total", "Passes at another plan than the one before.", number(report.plan_changes));
+    f->counter("weir_plan_switches_total", "Tokens of answers that wanted another plan than the one before.", number(report.switches));
+    f->counter("weir_plans_remembered_total", "Answers that began with the plan that a prompt of their kind had ended with.", number(report.remembered));
+}
+
 }  // namespace
 
 std::string metrics_text(const ModelService& service) {
@@ -117,6 +130,7 @@ std::string metrics_text(const ModelService& service) {
     f.histogram("weir_time_to_first_token_seconds", "From a request's coming to its first token.", s.first_token);
     add_warnings(s.monitor, &f);
     add_precision(s.store.plan, &f);
+    if (s.precision) add_plans(*s.precision, &f);
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, f.all());
     return out.str();

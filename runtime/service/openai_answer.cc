@@ -25,10 +25,12 @@ nlohmann::ordered_json usage_of(const Answer& answer) {
 nlohmann::ordered_json timings_of(const Answer& answer) {
     const Generation::Outcome& o = answer.outcome();
     const double n = static_cast<double>(o.tokens);
-    return {{"queued_ms", o.queued_s * 1e3},
-            {"prompt_ms", o.prompt_s * 1e3},
-            {"predicted_ms", o.decode_s * 1e3},
-            {"predicted_per_second", o.decode_s > 0 && o.tokens > 1 ? (n - 1) / o.decode_s : 0}};
+    nlohmann::ordered_json timings = {{"queued_ms", o.queued_s * 1e3},
+                                      {"prompt_ms", o.prompt_s * 1e3},
+                                      {"predicted_ms", o.decode_s * 1e3},
+                                      {"predicted_per_second", o.decode_s > 0 && o.tokens > 1 ? (n - 1) / o.decode_s : 0}};
+    if (!o.tokens_at.empty()) timings["precision"] = {{"tokens", o.tokens_at}, {"remembered", o.remembered}};
+    return timings;
 }
 
 const char* finish_reason(const Answer& answer, size_t calls) {

@@ -34,11 +34,6 @@ constexpr std::chrono::seconds kEntropiesFor{10};
 // For who is sent away, in seconds.
 constexpr double kLongestRetry = 60;
 
-size_t common_prefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
-    const size_t n = std::min(a.size(), b.size());
-    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
-}
-
 // ln of the sum of exp(logit): a logit less it is the logarithm of a probability.
 double log_norm(std::span<const float> logits) {
     const float highest = *std::max_element(logits.begin(), logits.end());
@@ -74,15 +69,16 @@ size_t SchedulerStats::busy_slots() const {
     return static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [](const SlotInfo& s) { return s.state != SlotState::kIdle; }));
 }
 
-Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
-                     std::vector<KvCache*> caches, size_t max_queue, RestHook rest, WatchHook watch)
+Scheduler::Scheduler(Forward& forward, WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
+                     std::vector<KvCache*> caches, size_t max_queue, RestHook rest, WatchHook watch, AutoPrecision* precision)
     : forward_(forward), store_(store), tokenizer_(tokenizer), trie_(trie), context_(caches.front()->capacity()), max_queue_(max_queue),
-      rest_(std::move(rest)),
-      prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())), watch_(std::move(watch)), monitor_(watch_.options) {
+      rest_(std::move(rest)), precision_(precision),
+      prompt_room_(std::min(kFirstPromptRoom, forward.max_batch())), decode_pass_s_(precision == nullptr ? 1 : precision->ladder().size()),
+      watch_(std::move(watch)), monitor_(watch_.options) {
     for (KvCache* const cache : caches) {
         Slot& slot = slots_.emplace_back();
         slot.cache = cache;
-        slot.ids.reserve(context_);
+        slot.cached.reserve(context_);
         slot.history.reserve(context_ + 1);
     }
     parts_.reserve(slots_.size());
@@ -91,6 +87,7 @@ Scheduler::Scheduler(Forward& forward, const WeightStore& store, const Tokenizer
     stats_.context = context_;
     stats_.store = store.stats();
     stats_.monitor = monitor_.state();
+    if (precision_ != nullptr) stats_.precision = precision_->report();
     watched_ = stats_.store;
     thread_ = std::jthread([this](std::stop_token stop) { loop(std::move(stop)); });
 }
@@ -207,7 +204,7 @@ Scheduler::Slot& Scheduler::best_slot(const std::vector<TokenId>& prompt) {
     size_t best_common = 0;
     for (Slot& slot : slots_) {
         if (slot.work != nullptr) continue;
-        const size_t common = common_prefix(slot.ids, prompt);
+        const size_t common = slot.cached.common(prompt);
         if (best != nullptr && (common < best_common || (common == best_common && slot.last_used >= best->last_used))) continue;
         best = &slot;
         best_common = common;
@@ -218,18 +215,20 @@ Scheduler::Slot& Scheduler::best_slot(const std::vector<TokenId>& prompt) {
 void Scheduler::start(Slot& slot, std::shared_ptr<Generation> work) {
     const GenerationRequest& request = work->request();
     // The last token of the prompt is computed in any case: its logits are the answer's beginning.
-    const size_t common = std::min(common_prefix(slot.ids, request.prompt), request.prompt.size() - 1);
+    const size_t common = std::min(slot.cached.common(request.prompt), request.prompt.size() - 1);
     // Layers with a window forget what lies far back; an embedding needs all of the prompt's hidden states.
     const size_t kept = slot.cache->holds(common) && !request.embeds ? common : 0;
-    slot.ids.resize(kept);
+    slot.cached.cut(kept);
     slot.cache->set_length(kept);
     slot.history.assign(request.prompt.begin(), request.prompt.end());
     slot.sampler.emplace(request.sampler);
     slot.constraint.reset();
+    if (precision_ != nullptr && !request.embeds) slot.place.emplace(precision_->begin(request.prompt));
     slot.hidden_sum.assign(request.embeds ? forward_.dim() : 0, 0.0);
     slot.generated = 0;
     slot.work = std::move(work);
     slot.work->started(kept);
+    if (slot.place) slot.work->adapts(slot.place->remembered, precision_->ladder().size());
     {
         const std::lock_guard lock(mutex_);
         stats_.cached_tokens += kept;
@@ -274,12 +273,26 @@ void Scheduler::plan_parts() {
         if (slot.scores) unscored_pieces_ = 0;
         const bool wants_logits = slot.scores || (ends && !embeds);
         has_logits |= wants_logits;
-        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.ids.size(), n), wants_logits ? size_t{1} : 0,
+        parts_.push_back({slot.cache, std::span(slot.history).subspan(slot.cached.size(), n), wants_logits ? size_t{1} : 0,
                           embeds ? slot.hidden_sum.data() : nullptr});
         part_slots_.push_back(&slot);
         room -= n;
         --prompts;
     }
+}
+
+// Of all that is in the pass, the finest that something wants.
+void Scheduler::choose_plan() {
+    if (precision_ == nullptr) return;
+    size_t finest = precision_->ladder().size() - 1, tokens = 0;
+    for (const Slot* const slot : part_slots_) {
+        const bool answers = slot->decodes() && slot->place;
+        finest = std::min(finest, answers ? slot->place->rung() : AutoPrecision::kFinest);
+        if (answers) ++tokens;
+    }
+    precision_->use(finest, tokens, &store_);
+    for (const Slot* const slot : part_slots_)
+        if (slot->decodes()) slot->work->computed_at(finest);
 }
 
 // One pass for all slots that have work. False where there is none.
@@ -294,6 +307,7 @@ bool Scheduler::take_step() {
     }
     const auto begin = Clock::now();
     try {
+        choose_plan();
         const std::span<const float> logits = forward_.pass(parts_, true);
         took(seconds_since(begin), prompt_tokens, decoding);
         {
@@ -313,14 +327,16 @@ bool Scheduler::take_step() {
 void Scheduler::took(double seconds, size_t prompt_tokens, bool decoding) {
     ++pass_number_;
     if (!decoding) return;
+    // A pass with prompts has the finest plan: what one without takes at a coarser plan says nothing of it.
+    double& decode_pass_s = decode_pass_s_[precision_ == nullptr ? 0 : precision_->rung()];
     if (prompt_tokens == 0) {
-        decode_pass_s_ = decode_pass_s_ == 0 ? seconds : (1 - kNewShare) * decode_pass_s_ + kNewShare * seconds;
+        decode_pass_s = decode_pass_s == 0 ? seconds : (1 - kNewShare) * decode_pass_s + kNewShare * seconds;
         return;
     }
-    if (decode_pass_s_ == 0) return;
-    if (seconds > kSlowestPass * decode_pass_s_) {
+    if (decode_pass_s == 0) return;
+    if (seconds > kSlowestPass * decode_pass_s) {
         prompt_room_ = std::max(std::min(kLeastPromptRoom, forward_.max_batch()), prompt_room_ / 2);
-    } else if (seconds < kFastPass * decode_pass_s_ && prompt_tokens == prompt_room_) {
+    } else if (seconds < kFastPass * decode_pass_s && prompt_tokens == prompt_room_) {
         prompt_room_ = std::min(forward_.max_batch(), prompt_room_ * 2);
     }
 }
@@ -329,15 +345,16 @@ void Scheduler::after_pass(std::span<const float> logits) {
     size_t row = 0, rows = 0;
     for (const SequencePart& part : parts_) rows += part.logit_rows;
     const size_t width = rows == 0 ? 0 : logits.size() / rows;
+    const bool finest = precision_ == nullptr || precision_->rung() == AutoPrecision::kFinest;
     for (size_t i = 0; i < parts_.size(); ++i) {
         Slot& slot = *part_slots_[i];
-        slot.ids.insert(slot.ids.end(), parts_[i].ids.begin(), parts_[i].ids.end());
+        slot.cached.add(parts_[i].ids, finest);
         slot.last_used = pass_number_;
         if (parts_[i].hidden_sum != nullptr && slot.left_of_prompt() == 0) finish_embedding(slot);
         if (parts_[i].logit_rows == 0) continue;
         const std::span<const float> own = logits.subspan(row++ * width, width);
         if (std::exchange(slot.scores, false)) {
-            monitor_.score(log_norm(own) - own[static_cast<size_t>(slot.history[slot.ids.size()])]);
+            monitor_.score(log_norm(own) - own[static_cast<size_t>(slot.history[slot.cached.size()])]);
         } else {
             sample(slot, own);
         }
@@ -378,13 +395,16 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
         if (slot.generated == 1) stats_.first_token.add(seconds_since(slot.work->submitted_));
         watched = Clock::now() - entropies_asked_at_ < kEntropiesFor;
     }
-    if (watched) remember_entropy(signal_of(forward_.kernels(), slot.generated, logits).entropy);
+    std::optional<TokenSignal> signal;
+    if (watched || slot.place) signal = signal_of(forward_.kernels(), slot.generated, logits);
+    if (watched) remember_entropy(signal->entropy);
     if (!request.ignore_end && tokenizer_.ends_generation(token.id)) return finish(slot, FinishReason::kEnd);
     if (request.logprobs) fill_logprobs(logits, request.top_logprobs, &token);
     slot.work->add(std::move(token));
     if (slot.constraint && slot.constraint->complete()) return finish(slot, FinishReason::kEnd);
     if (slot.generated >= request.max_tokens) return finish(slot, FinishReason::kLimit);
-    if (slot.ids.size() == context_) return finish(slot, FinishReason::kContext);
+    if (slot.cached.size() == context_) return finish(slot, FinishReason::kContext);
+    if (slot.place) precision_->next(&*slot.place, *signal);
 }
 
 void Scheduler::remember_entropy(double nats) {
@@ -403,14 +423,24 @@ void Scheduler::finish(Slot& slot, FinishReason reason, std::string error, std::
     {
         const std::lock_guard lock(mutex_);  // whoever learns of the end finds it counted
         ++(failed ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
+        publish_precision();
         mean_request_s_ = (1 - kNewShare) * mean_request_s_ + kNewShare * took_s;
     }
+    if (slot.place && !failed) precision_->end(*slot.place);
+    slot.place.reset();
     slot.work->end(reason, std::move(error), std::move(embedding));
     slot.work.reset();
     slot.constraint.reset();
     const std::lock_guard lock(mutex_);
     stats_.slots[static_cast<size_t>(&slot - slots_.data())].state = SlotState::kIdle;
     if (queue_.empty() && stats_.busy_slots() == 0) idle_.notify_all();
+}
+
+// Under the mutex.
+void Scheduler::publish_precision() {
+    if (precision_ == nullptr) return;
+    stats_.precision = precision_->report();
+    stats_.store.plan = precision_->ladder()[precision_->rung()].plan;
 }
 
 void Scheduler::publish() {
@@ -426,12 +456,13 @@ void Scheduler::publish() {
     }
     const std::lock_guard lock(mutex_);
     if (store) stats_.store = std::move(*store);
+    publish_precision();
     stats_.monitor = monitor_.state();
     for (size_t i = 0; i < slots_.size(); ++i) {
         const Slot& slot = slots_[i];
         SlotInfo& info = stats_.slots[i];
         info.state = slot.work == nullptr ? SlotState::kIdle : slot.generated > 0 ? SlotState::kDecode : SlotState::kPrompt;
-        info.cached_tokens = slot.ids.size();
+        info.cached_tokens = slot.cached.size();
         info.prompt_tokens = slot.work == nullptr ? 0 : slot.work->request().prompt.size();
         info.generated = slot.work == nullptr ? 0 : slot.generated;
     }

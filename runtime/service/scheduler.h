@@ -5,10 +5,13 @@
 //
 // Every slot that decodes gets one token of each pass. Prompts go in what room is left, cut so that a pass does not take
 // much longer than one that only decodes: nobody who is reading is starved by somebody's long prompt. Logits do not depend
-// on what else is in a pass (see forward.h), so an answer is the same alone and among others.
+// on what else is in a pass (see forward.h), so at a fixed precision an answer is the same alone and among others.
+//
+// With `--precision auto` a pass has the finest plan that one of those in it wants: an answer by its last token, a prompt the
+// finest there is. Answers then depend on who else is served.
 //
 // A slot keeps its cache when its request ends; the next request goes to the free slot that shares the longest beginning
-// with it, and computes the rest only.
+// with it, as far as that was computed at the precision of prompts, and computes the rest only.
 //
 // Threads: submit(), stats() and drain() may be called from any thread. The scheduler's own thread owns the Forward.
 #pragma once
@@ -29,6 +32,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/engine/auto_precision.h"
 #include "runtime/engine/forward.h"
 #include "runtime/engine/kv_cache.h"
 #include "runtime/engine/sampler.h"
@@ -74,7 +78,8 @@ struct SchedulerStats {
     double busy_s = 0;              // in passes
     LatencyCounts first_token;      // from a request's coming to its first token
     sched::MonitorState monitor;
-    StoreStats store;               // at most a second old while there is work
+    std::optional<AutoReport> precision;  // where it is automatic
+    StoreStats store;               // at most a second old while there is work, its plan that of the last pass
     size_t busy_slots() const;
 };
 
@@ -99,9 +104,10 @@ struct WatchHook {
 
 class Scheduler {
   public:
-    // All references must outlive it; the caches are the slots. At most max_queue requests wait.
-    Scheduler(Forward& forward, const WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
-              std::vector<KvCache*> caches, size_t max_queue, RestHook rest = {}, WatchHook watch = {});
+    // All references must outlive it; the caches are the slots. At most max_queue requests wait. precision: nullptr, or what
+    // chooses plans; the store was opened with them.
+    Scheduler(Forward& forward, WeightStore& store, const Tokenizer& tokenizer, const TokenTrie& trie,
+              std::vector<KvCache*> caches, size_t max_queue, RestHook rest = {}, WatchHook watch = {}, AutoPrecision* precision = nullptr);
     // Ends what is under way, as cancelled.
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
@@ -127,17 +133,18 @@ class Scheduler {
   private:
     struct Slot {
         KvCache* cache;
-        std::vector<TokenId> ids;   // in the cache
+        CachedTokens cached;        // in the cache
         std::shared_ptr<Generation> work;  // none: idle
         std::optional<Sampler> sampler;
         std::optional<Constraint> constraint;  // none: the answer is free
+        std::optional<AutoPrecision::Place> place;  // none: the precision is fixed
         std::vector<TokenId> history;  // prompt and answer
         size_t generated = 0;
         std::vector<double> hidden_sum;  // [dim] of a prompt that is embedded; none of others
         uint64_t last_used = 0;     // pass
         bool scores = false;        // the piece under way ends before the prompt does, with logits
-        bool decodes() const { return work != nullptr && history.size() == ids.size() + 1 && generated > 0; }
-        size_t left_of_prompt() const { return history.size() - ids.size(); }
+        bool decodes() const { return work != nullptr && history.size() == cached.size() + 1 && generated > 0; }
+        size_t left_of_prompt() const { return history.size() - cached.size(); }
     };
 
     void loop(std::stop_token stop);
@@ -147,6 +154,7 @@ class Scheduler {
     Slot& best_slot(const std::vector<TokenId>& prompt);
     bool take_step();
     void plan_parts();
+    void choose_plan();
     void took(double seconds, size_t prompt_tokens, bool decoding);
     void after_pass(std::span<const float> logits);
     void sample(Slot& slot, std::span<const float> logits);
@@ -156,15 +164,17 @@ class Scheduler {
     void finish(Slot& slot, FinishReason reason, std::string error = {}, std::vector<float> embedding = {});
     void drop_cancelled();
     void publish();
+    void publish_precision();
     void watch(const StoreStats& store);
 
     Forward& forward_;
-    const WeightStore& store_;
+    WeightStore& store_;
     const Tokenizer& tokenizer_;
     const TokenTrie& trie_;
     const size_t context_;
     const size_t max_queue_;
     const RestHook rest_;
+    AutoPrecision* const precision_;
     std::atomic<uint64_t> turns_{0};
 
     // The scheduler's thread alone.
@@ -173,7 +183,7 @@ class Scheduler {
     std::vector<Slot*> part_slots_;
     size_t next_prompt_slot_ = 0;   // prompts take turns
     size_t prompt_room_;            // tokens of prompts in a pass that decodes too
-    double decode_pass_s_ = 0;      // of passes that only decode, lately
+    std::vector<double> decode_pass_s_;  // by rung: of passes that only decode, lately
     uint64_t pass_number_ = 0;
     size_t unscored_pieces_ = 0;    // of prompts, since one was scored
     std::chrono::steady_clock::time_point store_looked_at_ = {};

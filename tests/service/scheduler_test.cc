@@ -13,6 +13,7 @@
 
 #include "runtime/error.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/native_model.h"
 #include "tests/engine/tiny_model.h"
 
 namespace weir::test {
@@ -326,6 +327,152 @@ TEST(Scheduler, ScoresWhatPiecesOfPromptsForetell) {
     char perplexity[32];
     std::snprintf(perplexity, sizeof perplexity, " %.2f,", std::exp(expected / 4));
     EXPECT_NE(changes[0].text.find(perplexity), std::string::npos) << changes[0].text << " " << perplexity;
+}
+
+// Levels 8, 6, 4, 3 and 2, finest first.
+std::vector<sched::RatedPlan> ladder() {
+    std::vector<sched::RatedPlan> made;
+    for (const int level : {8, 6, 4, 3, 2}) made.push_back({sched::uniform_plan(shape().n_layers, level), static_cast<uint64_t>(1000 * level), 8.0 - level});
+    return made;
+}
+
+// A request whose answer wants this rung of the ladder.
+struct Wish {
+    GenerationRequest request;
+    size_t rung;
+};
+
+constexpr sched::SchedulerOptions kStays{1e9, -1, -1, 1}, kIsUnsure{-1, -2, 2, 1};
+
+// A native file, served at a precision that moves as the options say.
+struct AutoService {
+    AutoService(size_t slots, const std::vector<Wish>& wishes, const sched::SchedulerOptions& options = kStays)
+        : file(shape()), precision(ladder(), memory_of(wishes), options), engine(file.path(), engine_options(slots)),
+          tokenizer(Tokenizer::from_gguf(engine.file)), trie(*tokenizer) {
+        std::vector<KvCache*> all;
+        for (size_t i = 0; i < slots; ++i) {
+            caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, 600, 600));
+            all.push_back(caches.back().get());
+        }
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, 8, RestHook{}, WatchHook{}, &precision);
+    }
+    EngineOptions engine_options(size_t slots) const {
+        EngineOptions made = Service::options(600, 64, slots);
+        made.plans = precision.plans();
+        return made;
+    }
+    static sched::PlanMemory memory_of(const std::vector<Wish>& wishes) {
+        sched::PlanMemory memory;
+        for (const Wish& wish : wishes) memory.remember(sched::prompt_signature(wish.request.prompt), wish.rung);
+        return memory;
+    }
+    TinyNativeFile file;
+    AutoPrecision precision;
+    Engine engine;
+    std::unique_ptr<Tokenizer> tokenizer;
+    TokenTrie trie;
+    std::vector<std::unique_ptr<KvCache>> caches;
+    std::unique_ptr<Scheduler> scheduler;
+};
+
+using Tokens = std::vector<uint64_t>;
+
+TEST(AutoScheduler, TheHighestWantedLevelOfABatchWins) {
+    const Wish coarse{request(20, SIZE_MAX, 1), 4}, fine{request(30, 10, 2), 1}, between{request(25, 10, 3), 3};
+    const std::vector<Wish> wishes = {coarse, fine, between};
+    GenerationRequest embedding = request(40, 1, 4);
+    embedding.embeds = true;
+    std::vector<TokenId> fine_alone, between_alone;
+    std::vector<float> embedded_alone;
+    {
+        AutoService alone(1, wishes);
+        auto work = alone.scheduler->submit(fine.request);
+        fine_alone = read_all(*work);
+        EXPECT_EQ(work->outcome().tokens_at, (Tokens{0, 9, 0, 0, 0}));
+        between_alone = read_all(*alone.scheduler->submit(between.request));
+        auto embedded = alone.scheduler->submit(embedding);
+        read_all(*embedded);
+        embedded_alone = embedded->outcome().embedding;
+        EXPECT_EQ(alone.scheduler->stats().store.plan.uniform(), 8);
+    }
+    AutoService service(3, wishes);
+    auto endless = service.scheduler->submit(coarse.request);
+    GeneratedToken token;
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(endless->next(&token, kLong), Generation::Next::kToken);
+    EXPECT_EQ(endless->outcome().tokens_at[1], 0u);
+    auto other = service.scheduler->submit(fine.request);
+    EXPECT_EQ(read_all(*other), fine_alone);
+    EXPECT_EQ(other->outcome().tokens_at, (Tokens{0, 9, 0, 0, 0}));
+    auto third = service.scheduler->submit(between.request);
+    EXPECT_EQ(read_all(*third), between_alone);
+    EXPECT_EQ(third->outcome().tokens_at, (Tokens{0, 0, 0, 9, 0}));
+    auto embedded = service.scheduler->submit(embedding);
+    read_all(*embedded);
+    EXPECT_EQ(embedded->outcome().embedding, embedded_alone);
+    EXPECT_TRUE(embedded->outcome().tokens_at.empty());
+    for (int i = 0; i < 40; ++i) ASSERT_EQ(endless->next(&token, kLong), Generation::Next::kToken);
+    endless->cancel();
+    read_all(*endless);
+    const Tokens at = endless->outcome().tokens_at;
+    EXPECT_GE(at[0], 3u);  // beside the prompts
+    EXPECT_EQ(at[1], 9u);
+    EXPECT_EQ(at[2], 0u);
+    EXPECT_EQ(at[3], 9u);
+    EXPECT_GE(at[4], 1u);
+
+    ASSERT_TRUE(service.scheduler->drain(kLong));
+    service.scheduler.reset();  // and with it who writes
+    const AutoReport& report = service.precision.report();
+    EXPECT_EQ(report.rungs[1].tokens, 18u);
+    EXPECT_EQ(report.switches, 0u);
+    EXPECT_GE(report.plan_changes, 7u);  // 0 4 0 1 4 0 3 4 ...
+    EXPECT_EQ(report.remembered, 3u);
+}
+
+TEST(AutoScheduler, PrefixesOfAnotherPrecisionAreNotTakenOver) {
+    for (const size_t rung : {size_t{0}, size_t{4}}) {
+        SCOPED_TRACE(rung);
+        const GenerationRequest first = request(40, 12, 3, 0);
+        GenerationRequest second = first;
+        {
+            AutoService service(1, {{first, rung}});
+            const std::vector<TokenId> answer = read_all(*service.scheduler->submit(first));
+            second.prompt.insert(second.prompt.end(), answer.begin(), answer.end());
+        }
+        for (TokenId id = 5; id < 15; ++id) second.prompt.push_back(id);
+        const std::vector<Wish> wishes = {{first, rung}, {second, rung}};
+        AutoService cold(1, wishes), warm(1, wishes);
+        read_all(*warm.scheduler->submit(first));
+        auto warmly = warm.scheduler->submit(second);
+        EXPECT_EQ(read_all(*warmly), read_all(*cold.scheduler->submit(second)));
+        // At the finest plan the answer is what a prompt would be; its last token had not been computed.
+        EXPECT_EQ(warmly->outcome().cached_tokens, rung == 0 ? 40u + 11 : 40u);
+        EXPECT_TRUE(warmly->outcome().remembered);
+        auto again = warm.scheduler->submit(second);
+        read_all(*again);
+        EXPECT_EQ(again->outcome().cached_tokens, second.prompt.size() - 1);
+    }
+}
+
+TEST(AutoScheduler, RepeatedPromptsBeginWithThePlanTheyEndedWith) {
+    AutoService service(1, {}, kIsUnsure);
+    auto first = service.scheduler->submit(request(40, 12, 3));
+    read_all(*first);
+    EXPECT_FALSE(first->outcome().remembered);
+    EXPECT_EQ(first->outcome().tokens_at, (Tokens{10, 1, 0, 0, 0}));  // from the middle of the ladder a rung a token
+    EXPECT_EQ(service.scheduler->stats().precision->switches, 2u);
+    EXPECT_EQ(service.scheduler->stats().precision->plan_changes, 2u);
+    auto second = service.scheduler->submit(request(40, 12, 3));
+    read_all(*second);
+    EXPECT_TRUE(second->outcome().remembered);
+    EXPECT_EQ(second->outcome().tokens_at, (Tokens{11, 0, 0, 0, 0}));
+    ASSERT_TRUE(service.scheduler->drain(kLong));
+    const AutoReport report = *service.scheduler->stats().precision;
+    EXPECT_EQ(report.switches, 2u);
+    EXPECT_EQ(report.plan_changes, 2u);
+    EXPECT_EQ(report.remembered, 1u);
+    ASSERT_TRUE(service.precision.changed_memory());
+    EXPECT_EQ(service.precision.changed_memory(), std::nullopt);
 }
 
 }  // namespace
