@@ -17,8 +17,10 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/loaded_model.h"
+#include "runtime/cli/precision_files.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
+#include "runtime/cli/run_report.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/cli/watch_memory.h"
 #include "runtime/engine/generate.h"
@@ -85,8 +87,9 @@ Typed read_message(std::string* message) {
 
 class Chat {
   public:
-    Chat(const RunOptions& options, const ModelFile& file, LoadedModel& loaded)
-        : options_(options), file_(file), loaded_(loaded), kind_(find_chat_template(file.file, options.chat_template)),
+    // precision: nullptr where it is fixed.
+    Chat(const RunOptions& options, const ModelFile& file, LoadedModel& loaded, AutoPrecision* precision, PrecisionTrace& trace)
+        : options_(options), file_(file), loaded_(loaded), precision_(precision), trace_(trace), kind_(find_chat_template(file.file, options.chat_template)),
           seed_(options.seed ? *options.seed : std::random_device{}()) {
         reset();
     }
@@ -161,6 +164,7 @@ class Chat {
         std::fprintf(stderr, "context: %zu of %zu tokens; last answer: %zu tokens, first after %.2f s, then %.2f tokens/s (%zu of the prompt computed)\n",
                      loaded_.cache.length(), loaded_.cache.capacity(), last_.ids.size(), last_.prompt_s,
                      last_.ids.size() > 1 ? static_cast<double>(last_.ids.size() - 1) / last_.decode_s : 0.0, computed_);
+        if (precision_ != nullptr) print_precision(precision_->report());
     }
 
     void answer(const std::string& message) {
@@ -186,11 +190,29 @@ class Chat {
             const size_t kept = keep_beginning(ids);
             computed_ = ids.size() - kept;
             stop_wanted = false;
+            std::optional<AutoPrecision::Place> place;
+            size_t finest = SIZE_MAX;  // tokens of the answer, from the first on, that were computed as prompts are
+            if (precision_ != nullptr) {
+                place.emplace(precision_->begin(ids));
+                precision_->use(AutoPrecision::kFinest, 0, loaded_.store.get());
+                hooks.before_pass = [&](const TokenSignal& signal) {
+                    const size_t rung = precision_->next(&*place, signal);
+                    precision_->use(rung, 1, loaded_.store.get());
+                    trace_.add(signal, rung);
+                    if (rung != AutoPrecision::kFinest) finest = std::min(finest, signal.token);
+                };
+            }
             last_ = generate(loaded_.forward, loaded_.cache, *loaded_.store, *file_.tokenizer, std::span(ids).subspan(kept), options, hooks);
             say(stream.finish());
-            cached_.insert(cached_.end(), ids.begin() + static_cast<ptrdiff_t>(kept), ids.end());
-            cached_.insert(cached_.end(), last_.ids.begin(), last_.ids.end());
-            cached_.resize(loaded_.cache.length());
+            cached_.add(std::span(ids).subspan(kept), true);
+            finest = std::min(finest, last_.ids.size());
+            cached_.add(std::span(last_.ids).first(finest), true);
+            cached_.add(std::span(last_.ids).subspan(finest), false);
+            cached_.cut(loaded_.cache.length());
+            if (precision_ != nullptr) {
+                precision_->end(*place);
+                save_plan_memory(options_, precision_);
+            }
         } catch (const Error& error) {
             conversation_.messages.pop_back();
             complain(error.what());
@@ -204,9 +226,8 @@ class Chat {
 
     // Leaves in the cache what it has of these; the last is computed in any case.
     size_t keep_beginning(const std::vector<TokenId>& ids) {
-        size_t kept = 0;
-        while (kept < cached_.size() && kept + 1 < ids.size() && cached_[kept] == ids[kept]) ++kept;
-        cached_.resize(kept);
+        const size_t kept = std::min(cached_.common(ids), ids.size() - 1);
+        cached_.cut(kept);
         loaded_.cache.set_length(kept);
         return kept;
     }
@@ -214,17 +235,19 @@ class Chat {
     const RunOptions& options_;
     const ModelFile& file_;
     LoadedModel& loaded_;
+    AutoPrecision* const precision_;
+    PrecisionTrace& trace_;
     const ChatTemplate kind_;
     uint64_t seed_;
     Conversation conversation_;
-    std::vector<TokenId> cached_;  // what the cache holds
+    CachedTokens cached_;
     GenerateResult last_;
     bool failed_ = false;
     size_t computed_ = 0;
 };
 
 int chat(const RunOptions& o) {
-    check_sampling(o.sampler);
+    check_answer_options(o);
     const ModelFile opened(o.model, o.pre_tokenizer);
     find_chat_template(opened.file, o.chat_template);  // before anything is loaded
     const size_t threads = o.threads != 0 ? o.threads : default_thread_count();
@@ -232,16 +255,19 @@ int chat(const RunOptions& o) {
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
     ModelShare share = {&opened, {std::min(o.batch, context), 1, context, threads}};
-    share.plans = chosen_plans(o, opened.file, opened.config);
+    const std::unique_ptr<AutoPrecision> precision = chosen_auto_precision(o, opened);
+    PrecisionTrace trace(o, precision.get());
+    share.plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
     const Budget budget = choose_budget(o, store_options.mode, {&share, 1});
     LoadedModel loaded(share, store_options, o.kv_type, chosen_kernels(), chosen_activations(o));
     const std::unique_ptr<PressureMonitor> monitor = watch_memory(o, budget, loaded.store.get());
     catch_interrupts();
     const bool talks = ::isatty(STDIN_FILENO) == 1;
     if (talks) std::fputs(kHelp, stderr);
-    Chat session(o, opened, loaded);
+    Chat session(o, opened, loaded, precision.get(), trace);
     while (session.turn()) {
     }
+    trace.finish();
     return session.failed() && !talks ? 1 : 0;  // who talks has seen it
 }
 
@@ -254,6 +280,7 @@ Command add_chat(CLI::App& app) {
     CLI::App* const parser = app.add_subcommand("chat", "talk to a model at the terminal");
     parser->add_option("-n,--predict", options->n_tokens, "tokens of an answer at most, -1 until it ends")->capture_default_str()
         ->check(CLI::Range(-1LL, 1LL << 31));
+    add_precision_trace(*parser, options.get());
     add_answer_options(*parser, options.get());
     parser->remove_option(parser->get_option("--json"));
     return [options] { return chat(*options); };

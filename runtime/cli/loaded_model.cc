@@ -43,8 +43,8 @@ std::vector<sched::Plan> chosen_plans(const RunOptions& o, const GgufFile& file,
         throw UsageError(std::string(o.precision ? "--precision: " : "--precision-plan: ") + file.path() +
                          " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
     }
-    if (o.precision == kAutoPrecision || o.precision == kExactPrecision)
-        throw UsageError("--precision auto and auto-exact are weir run's alone; give 8, 6, 4, 3 or 2");
+    if (o.precision == kAutoPrecision) throw UsageError("--precision auto is for weir run, chat and serve; give 8, 6, 4, 3 or 2");
+    if (o.precision == kExactPrecision) throw UsageError("--precision auto-exact is weir run's alone; give 8, 6, 4, 3 or 2");
     if (o.precision_plan.empty()) return {sched::uniform_plan(config.n_layers, o.precision.value_or(8))};
     if (o.precision) throw UsageError("--precision and --precision-plan together: give one");
     return {sched::read_plan(read_text(o.precision_plan, "the plan"), config.n_layers, o.precision_plan)};

@@ -55,8 +55,9 @@ void save_plan_memory(const RunOptions& o, AutoPrecision* precision) {
     file.finish(text->size());
 }
 
-PrecisionTrace::PrecisionTrace(const RunOptions& o, const std::vector<sched::RatedPlan>& ladder) : path_(o.trace_precision) {
-    if (path_.empty()) return;
+PrecisionTrace::PrecisionTrace(const RunOptions& o, const AutoPrecision* precision) : path_(o.trace_precision) {
+    if (path_.empty() || precision == nullptr) return;
+    const std::vector<sched::RatedPlan>& ladder = precision->ladder();
     file_.reset(std::fopen(path_.c_str(), "w"));
     if (file_ == nullptr) throw Error(path_ + ": cannot create: " + std::strerror(errno));
     for (size_t r = 0; r < ladder.size(); ++r)

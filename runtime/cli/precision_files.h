@@ -27,7 +27,8 @@ void save_plan_memory(const RunOptions& options, AutoPrecision* precision);
 // The rung of each token with what it was chosen by, where the options name a file.
 class PrecisionTrace {
   public:
-    PrecisionTrace(const RunOptions& options, const std::vector<sched::RatedPlan>& ladder);
+    // precision: nullptr where it is fixed; there is no trace then.
+    PrecisionTrace(const RunOptions& options, const AutoPrecision* precision);
     void add(const TokenSignal& signal, size_t rung);
     // Throws Error where not all of it could be written.
     void finish();

@@ -96,7 +96,7 @@ int run(RunOptions o) {
     std::string fallback;
     const StoreOptions store_options = chosen_paging(o, &fallback);
     const std::unique_ptr<AutoPrecision> precision = chosen_auto_precision(o, opened);
-    PrecisionTrace trace(o, precision != nullptr ? precision->ladder() : std::vector<sched::RatedPlan>{});
+    PrecisionTrace trace(o, precision.get());
     std::vector<sched::Plan> plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
     Drafting drafting(o, opened, threads, context, &plans);
     const size_t batch = std::max(std::clamp<size_t>(prompt.size(), 1, o.batch), drafting.pass_rows());

@@ -40,7 +40,7 @@ void add_cache_options(CLI::App& parser, KvType* type) {
 
 void add_precision_options(CLI::App& parser, RunOptions* o) {
     add_choice<std::optional<int>>(parser, "--precision", &o->precision, {{"auto", kAutoPrecision}, {"auto-exact", kExactPrecision}, {"8", 8}, {"6", 6}, {"4", 4}, {"3", 3}, {"2", 2}},
-                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs; auto-exact: 8, drafted at 4 (both: run)");
+                                   "bits that are read of each weight of a native file (default: 8); auto: as each token needs (run, chat, serve); auto-exact: 8, drafted at 4 (run)");
     parser.add_option("--precision-plan", o->precision_plan, "or bits for each layer's matrices and the head (weir-sched makes such a file)")
         ->type_name("FILE");
 }
@@ -101,11 +101,18 @@ void add_answer_options(CLI::App& parser, RunOptions* o) {
     add_choice<bool>(parser, "--pressure", &o->pressure, {{"on", true}, {"off", false}},
                      "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
     parser.get_option("--pressure")->group(kMemory);
+    parser.add_option("--sensitivity", o->sensitivity, "of --precision auto: the table (default: MODEL.sensitivity.json, by weir calibrate)")->type_name("FILE");
+    parser.add_option("--plan-memory", o->plan_memory, "of --precision auto: remember there where prompts ended, and begin there with the next of their kind")
+        ->type_name("FILE");
     parser.add_option("--system", o->system, "system prompt of a chat")->type_name("TEXT");
     parser.add_option("--chat-template", o->chat_template, "chat format, by the name of its kind or as a template in a file (default: the model's)")
         ->type_name("NAME|FILE");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
     add_engine_options(parser, o);
+}
+
+void add_precision_trace(CLI::App& parser, RunOptions* o) {
+    parser.add_option("--trace-precision", o->trace_precision, "of --precision auto: record each token's entropy and plan")->type_name("FILE");
 }
 
 void add_run_options(CLI::App& parser, RunOptions* o) {
@@ -126,10 +133,7 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
         ->type_name("FILE");
     parser.add_option("--replay-experts", o->replay_experts, "route by such a record instead: nonsense as text, right as load")
         ->type_name("FILE");
-    parser.add_option("--sensitivity", o->sensitivity, "of --precision auto: the table (default: MODEL.sensitivity.json, by weir calibrate)")->type_name("FILE");
-    parser.add_option("--plan-memory", o->plan_memory, "of --precision auto: remember there where prompts ended, and begin there with the next of their kind")
-        ->type_name("FILE");
-    parser.add_option("--trace-precision", o->trace_precision, "of --precision auto: record each token's entropy and plan")->type_name("FILE");
+    add_precision_trace(parser, o);
     parser.add_option("--draft", o->drafts, "draft tokens, several of which are then verified in one pass, for the same answer sooner: by lookup in the text, by a "
                                             "lower level of a native file, by a small model's file of the same vocabulary; may be given again")
         ->type_name("lookup|6|4|3|2|FILE")->allow_extra_args(false);
@@ -145,22 +149,23 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     add_answer_options(parser, o);
 }
 
-void check_sampling(const SamplerOptions& s) {
+void check_answer_options(const RunOptions& o) {
     // NaN passes every range.
-    for (const float value : {s.temperature, s.top_p, s.min_p, s.repeat_penalty})
+    for (const float value : {o.sampler.temperature, o.sampler.top_p, o.sampler.min_p, o.sampler.repeat_penalty})
         if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
+    const bool with_auto = o.precision == kAutoPrecision;
+    if (!with_auto && !(o.sensitivity + o.plan_memory + o.trace_precision).empty())
+        throw UsageError("--sensitivity, --plan-memory and --trace-precision belong to --precision auto");
+    if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
 }
 
 void check_run_options(const RunOptions& o) {
     if (o.prompt.has_value() == !o.prompt_file.empty())
         throw UsageError(o.prompt ? "-p and -f together: give one prompt" : "no prompt: give -p TEXT, -f FILE or -f - for standard input");
-    check_sampling(o.sampler);
+    check_answer_options(o);
     if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
         throw UsageError("--budget-script changes the budget of --paging uffd only");
-    const bool with_auto = o.precision == kAutoPrecision;
-    if (!with_auto && !(o.sensitivity + o.plan_memory + o.trace_precision).empty())
-        throw UsageError("--sensitivity, --plan-memory and --trace-precision belong to --precision auto");
-    if (with_auto && !o.drafts.empty()) throw UsageError("--draft and --precision auto together: drafts are verified at one precision; use auto-exact");
+    if (o.precision == kAutoPrecision && !o.drafts.empty()) throw UsageError("--draft and --precision auto together: drafts are verified at one precision; use auto-exact");
     if (!o.drafts.empty() && !(o.trace_experts + o.replay_experts).empty())
         throw UsageError("--trace-experts and --replay-experts go token by token, and --draft does not");
     std::vector<std::string> drafts = o.drafts;
@@ -168,7 +173,6 @@ void check_run_options(const RunOptions& o) {
     if (const auto twice = std::adjacent_find(drafts.begin(), drafts.end()); twice != drafts.end()) throw UsageError("--draft " + *twice + " twice");
     if (o.draft_head != 0 && o.draft_head < kLeastDraftHead)
         throw UsageError("--draft-head " + std::to_string(o.draft_head) + ": give at least " + std::to_string(kLeastDraftHead) + " tokens, or 0 for all");
-    if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
     if (o.system && !o.chat) throw UsageError("--system without --chat has no place to go");
     if (!o.chat_template.empty() && !o.chat) throw UsageError("--chat-template without --chat has nothing to format");
 }

@@ -68,8 +68,10 @@ constexpr size_t kMostContext = size_t{1} << 24;
 void add_engine_options(CLI::App& parser, RunOptions* options);
 // Of these, --precision and --precision-plan alone.
 void add_precision_options(CLI::App& parser, RunOptions* options);
-// And what every command takes that answers: context, threads, sampling, chat format.
+// And what every command takes that answers: context, threads, sampling, chat format, files of --precision auto.
 void add_answer_options(CLI::App& parser, RunOptions* options);
+// --trace-precision
+void add_precision_trace(CLI::App& parser, RunOptions* options);
 // All of `weir run`.
 void add_run_options(CLI::App& parser, RunOptions* options);
 
@@ -81,6 +83,6 @@ void check_run_options(const RunOptions& options);
 // What auto-exact stands for, where it was asked for: level 8, and level 4 drafts unless others do.
 void set_exact_precision(RunOptions* options);
 // Of it, what every command that answers has to ask.
-void check_sampling(const SamplerOptions& sampler);
+void check_answer_options(const RunOptions& options);
 
 }  // namespace weir

@@ -141,6 +141,14 @@ void print_drafts(const GenerateResult& g) {
 
 }  // namespace
 
+void print_precision(const AutoReport& a) {
+    std::fprintf(stderr, "weir: precision: %llu switches among %zu plans%s, %.2f MiB of weights a token; tokens by plan, finest first:",
+                 static_cast<unsigned long long>(a.switches), a.rungs.size(), a.remembered > 0 ? ", begun as the last prompt of its kind ended" : "",
+                 a.mean_bytes() / (1 << 20));
+    for (const AutoReport::Rung& rung : a.rungs) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(rung.tokens));
+    std::fprintf(stderr, "\n");
+}
+
 void print_statistics(const RunReport& r) {
     const GenerateResult& g = r.result;
     std::fprintf(stderr, "weir: %zu prompt tokens at %.1f tokens/s, %zu tokens at %.2f tokens/s, first after %.0f ms (loading %.0f ms), ended by %s\n",
@@ -171,13 +179,7 @@ void print_statistics(const RunReport& r) {
                      per_token(r.store.mode == PagingMode::kUffd ? g.steady->bytes_read : g.steady->storage_bytes, *g.steady) / (1 << 20),
                      per_token(g.steady->faults, *g.steady), 100 * wait_share(r), bounded_by(r));
     }
-    if (const AutoReport* const a = r.precision) {
-        std::fprintf(stderr, "weir: precision: %llu switches among %zu plans%s, %.2f MiB of weights a token; tokens by plan, finest first:",
-                     static_cast<unsigned long long>(a->switches), a->rungs.size(), a->remembered > 0 ? ", begun as the last prompt of its kind ended" : "",
-                     a->mean_bytes() / (1 << 20));
-        for (const AutoReport::Rung& rung : a->rungs) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(rung.tokens));
-        std::fprintf(stderr, "\n");
-    }
+    if (r.precision != nullptr) print_precision(*r.precision);
     print_drafts(g);
     if (const ExpertStats& e = r.store.experts; e.uses > 0) {
         std::fprintf(stderr, "weir: experts: %zu slots of %.2f MiB; %.1f %% were here when chosen, %.1f %% foreseen; %.1f %% of predictions right\n",

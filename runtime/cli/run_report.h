@@ -44,6 +44,8 @@ uint64_t ram_with(const Budget& budget, uint64_t frame_bytes);
 void print_configuration(const RunReport& report);
 void print_budget_change(const Budget& budget, uint64_t frames_before, uint64_t frames_now, const std::string& reason);
 void print_statistics(const RunReport& report);
+// Of them, what --precision auto came to.
+void print_precision(const AutoReport& report);
 // False where standard output could not be written.
 bool print_json(const RunReport& report);
 

@@ -21,6 +21,7 @@
 #include "runtime/cli/loaded_model.h"
 #include "runtime/cli/option_checks.h"
 #include "runtime/cli/option_layers.h"
+#include "runtime/cli/precision_files.h"
 #include "runtime/cli/run_budget.h"
 #include "runtime/cli/run_options.h"
 #include "runtime/cli/run_report.h"
@@ -67,6 +68,8 @@ constexpr size_t kBodyCopies = 4;
 // How often who manages us is told how we are, and hears of us while weights are read.
 constexpr std::chrono::seconds kStatusInterval{5};
 constexpr std::chrono::seconds kLoadingInterval{1};
+// And how often what was remembered of prompts goes to its file.
+constexpr std::chrono::seconds kSaveInterval{5};
 // What is asked of the manager beyond what we know to need.
 constexpr unsigned kSpareSeconds = 10;
 
@@ -185,12 +188,40 @@ WatchdogFeeder::Hooks watchdog_hooks(const ServiceManager& manager, WeightStore&
             .on_silence = [] { complain("requests are under way and nothing moves; the watchdog is not fed"); }};
 }
 
-nlohmann::ordered_json properties_of(const ServeOptions& o, const ModelFile& model, const Budget& budget, const char* kernels, size_t threads) {
+// Keeps the memory of plans in its file, as far as it goes: a service does not end for it.
+class PlanMemorySaver {
+  public:
+    PlanMemorySaver(const RunOptions& options, AutoPrecision* precision)
+        : options_(options), precision_(options.plan_memory.empty() ? nullptr : precision) {}
+    bool saves() const { return precision_ != nullptr; }
+    void save() {
+        if (precision_ == nullptr) return;
+        try {
+            save_plan_memory(options_, precision_);
+        } catch (const Error& error) {
+            complain(std::string(error.what()) + "; plans are remembered until the service ends");
+            precision_ = nullptr;
+        }
+    }
+
+  private:
+    const RunOptions& options_;
+    AutoPrecision* precision_;
+};
+
+// As /props has it: "auto", a level, or a plan; null of plain GGUF.
+nlohmann::ordered_json precision_of(const RunOptions& o, const sched::Plan& plan) {
+    return o.precision == kAutoPrecision ? nlohmann::ordered_json("auto") : nlohmann::ordered_json::parse(sched::precision_json(plan));
+}
+
+nlohmann::ordered_json properties_of(const ServeOptions& o, const ModelFile& model, const Budget& budget, const StoreStats& store, const char* kernels,
+                                     size_t threads) {
     return {{"model_path", o.run.model},
             {"model_alias", std::filesystem::path(o.run.model).stem().string()},
             {"architecture", model.config.architecture.name},
             {"n_ctx_train", model.config.n_ctx_train},
             {"n_vocab", model.config.n_vocab},
+            {"precision", precision_of(o.run, store.plan)},
             {"paging", paging_mode_name(o.run.store.mode)},
             {"ram_budget_bytes", budget.ram},
             {"kv_cache_bytes", budget.kv_cache},
@@ -201,7 +232,7 @@ nlohmann::ordered_json properties_of(const ServeOptions& o, const ModelFile& mod
 int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     const auto start = Clock::now();
     if (o.run.model.empty()) throw UsageError("no model: name a file, or give model = \"FILE\" in the configuration");
-    check_sampling(o.run.sampler);
+    check_answer_options(o.run);
     if (!o.api_key_file.empty()) o.server.api_keys = read_api_keys(o.api_key_file);
     o.server.max_body_bytes = o.max_body_kib << 10;
     o.server.threads = o.slots + o.queue + kSpareThreads;
@@ -223,7 +254,8 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     store_options.on_progress = loading_progress(manager);
     o.run.store.mode = store_options.mode;
     ModelShare share = {&opened, {std::min(o.run.batch, context), o.slots, context, threads}};
-    share.plans = chosen_plans(o.run, opened.file, opened.config);
+    const std::unique_ptr<AutoPrecision> precision = chosen_auto_precision(o.run, opened);
+    share.plans = precision != nullptr ? precision->plans() : chosen_plans(o.run, opened.file, opened.config);
     share.sequences = o.slots;
     share.beside_bytes = o.server.threads * kBytesPerThread + kLargeBodies * (kBodyCopies * o.server.max_body_bytes + Grammar::most_bytes()) +
                          o.slots * Constraint::most_bytes(opened.tokenizer->size());
@@ -262,10 +294,10 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
 
     RestHook rest{std::chrono::seconds(o.idle_release_s), [&frames](bool rests) { frames.rest(rests); }};
     if (o.idle_release_s == 0 || o.run.store.mode != PagingMode::kUffd) rest = {};
-    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, trie, caches, o.queue, std::move(rest), std::move(watch));
+    Scheduler scheduler(loaded.forward, *loaded.store, *opened.tokenizer, trie, caches, o.queue, std::move(rest), std::move(watch), precision.get());
     ModelService service{scheduler, *opened.tokenizer, trie, std::filesystem::path(o.run.model).stem().string(),
                          static_cast<int64_t>(std::time(nullptr)), std::nullopt, {}, o.run.sampler, budget.ram,
-                         properties_of(o, opened, budget, kernels.name, threads)};
+                         properties_of(o, opened, budget, report.store, kernels.name, threads)};
     try {
         service.chat = find_chat_template(opened.file, o.run.chat_template);
     } catch (const UsageError&) {
@@ -283,9 +315,11 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
     std::fprintf(stderr, "weir: ready after %.1f s: %zu slots of %zu tokens, %zu may wait\n", report.load_s, o.slots, context, o.queue);
 
     StatusLine status(manager, scheduler, budget.ram);
+    PlanMemorySaver saver(o.run, precision.get());
     for (auto asked = ServiceSignals::Asked::kNothing; asked != ServiceSignals::Asked::kEnd;) {
         if (manager.listens()) status.tell();
-        asked = signals.wait(manager.listens() ? kStatusInterval : std::chrono::seconds(0));
+        saver.save();
+        asked = signals.wait(manager.listens() ? kStatusInterval : saver.saves() ? kSaveInterval : std::chrono::seconds(0));
         if (asked != ServiceSignals::Asked::kReload) continue;
         manager.reloading();
         reload(o, server);
@@ -300,6 +334,7 @@ int serve(ServeOptions o, ServiceManager& manager, ServiceSignals& signals) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     server.stop();
+    saver.save();
     return 0;
 }
 

@@ -132,7 +132,8 @@ TEST_F(Convert, IsPlannedAndMeasuredAtALevel) {
     EXPECT_EQ(high["kernels"]["parts"][0]["type"], "level 8");
     EXPECT_EQ(low["kernels"]["parts"][0]["type"], "level 3");
     EXPECT_LT(low["weights_bytes"], high["weights_bytes"]);
-    expect_one_line(weir({"plan", native_, "--precision", "auto"}), 2, "weir run's alone");
+    expect_one_line(weir({"plan", native_, "--precision", "auto"}), 2, "for weir run, chat and serve");
+    expect_one_line(weir({"plan", native_, "--precision", "auto-exact"}), 2, "weir run's alone");
     expect_one_line(weir({"plan", model_.path(), "--precision", "3"}), 2, "has one precision");
 
     std::vector<std::string> bench = {"bench", "paging", native_, "--precision", "3", "--no-limit", "--arms", "resident", "--limits", "100",
@@ -310,7 +311,7 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     elsewhere.back() = text + ".not";
     expect_one_line(weir(elsewhere), 2, "weir calibrate");
     expect_one_line(weir({"run", native_, "-p", "ab", "--trace-precision", trace}), 2, "belong to --precision auto");
-    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "are weir run's alone");
+    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "for weir run, chat and serve");
     // Of another model: planes that were rounded in another way.
     ASSERT_EQ(weir({"convert", model_.path(), native_, "--force", "--calibration", text, "--calibration-tokens", "512"}).status, 0);
     EXPECT_EQ(weir({"verify", native_}).status, 0);
