@@ -9,7 +9,7 @@
 namespace weir::test {
 namespace {
 
-constexpr TokenSignal kUnsure{0, 9, 0.01}, kSure{0, 0.01, 0.99};
+constexpr TokenSignal kUnsure{0, 9, 0.01};
 
 std::vector<sched::RatedPlan> ladder(size_t n_layers) {
     std::vector<sched::RatedPlan> made;
