@@ -429,6 +429,19 @@ TEST(AutoScheduler, TheHighestWantedLevelOfABatchWins) {
     EXPECT_EQ(report.remembered, 3u);
 }
 
+TEST(AutoScheduler, WhicheverSlotItIsIn) {
+    const Wish fine{request(20, SIZE_MAX, 1), 1}, coarse{request(30, 10, 2), 4};
+    AutoService service(2, {fine, coarse});
+    auto endless = service.scheduler->submit(fine.request);
+    GeneratedToken token;
+    ASSERT_EQ(endless->next(&token, kLong), Generation::Next::kToken);
+    auto other = service.scheduler->submit(coarse.request);
+    EXPECT_EQ(read_all(*other).size(), 10u);
+    EXPECT_EQ(other->outcome().tokens_at, (Tokens{0, 9, 0, 0, 0}));
+    endless->cancel();
+    read_all(*endless);
+}
+
 TEST(AutoScheduler, PrefixesOfAnotherPrecisionAreNotTakenOver) {
     for (const size_t rung : {size_t{0}, size_t{4}}) {
         SCOPED_TRACE(rung);
