@@ -106,10 +106,6 @@ class Rows {
         return {out_[r * supers + column / kSuperElements], element, element / kCellElements};
     }
 
-    int high_of(const Place& at, const float (&wanted)[kCopies]) const {
-        return choose_high(wanted, group_scale(at.block.s3, at.group), group_scale(at.block.s4, at.group), objective_);
-    }
-
     // Scales and minima of a level for the codes that there are.
     bool fit(Level level) const {
         for (size_t r = 0; r < rows_; ++r) {
@@ -127,7 +123,9 @@ class Rows {
             for (size_t column = 0; column < k_; ++column) {
                 const float weight = weights_[r * k_ + column];
                 const Place at = place(r, column);
-                at.block.code[at.element] = static_cast<uint8_t>(high_of(at, {weight, weight, weight}) << 4);
+                const GroupScale three = group_scale(at.block.s3, at.group), four = group_scale(at.block.s4, at.group);
+                const int high = choose_high({weight, weight, weight}, three, four, objective_);
+                at.block.code[at.element] = static_cast<uint8_t>(high << 4);
             }
         }
         return fit(Level::k3);
@@ -140,7 +138,7 @@ class Rows {
         float wanted[kCopies];
         for (size_t c = 0; c < kCopies; ++c) wanted[c] = copies_[c][in_copy];
         const GroupScale three = group_scale(at.block.s3, at.group), four = group_scale(at.block.s4, at.group);
-        const int high = high_of(at, wanted), low = choose_low(wanted[kEight], high, four, low_steps_);
+        const int high = choose_high(wanted, three, four, objective_), low = choose_low(wanted[kEight], high, four, low_steps_);
         at.block.code[at.element] = static_cast<uint8_t>(high << 4 | low);
         const float eight = value_at(four, high) + four.scale * (static_cast<float>(low) - 7.5f) / low_steps_;
         const float off[kCopies] = {wanted[kThree] - value_at(three, high >> 1), wanted[kFour] - value_at(four, high),
@@ -203,7 +201,6 @@ std::vector<uint32_t> put_in_order(size_t k, float* moments) {
 bool factorise(const KernelSet& kernels, size_t k, float* a) {
     double mean = 0;
     for (size_t i = 0; i < k; ++i) mean += static_cast<double>(a[i * k + i]) / static_cast<double>(k);
-    if (!std::isfinite(mean)) return false;
     // Inputs that never came change nothing: any positive number does for them.
     const auto damp = static_cast<float>(std::max(kDamping * mean, 1e-20));
     for (size_t i = 0; i < k; ++i) a[i * k + i] += damp;
@@ -242,9 +239,8 @@ std::optional<Feedback> feedback_of(const KernelSet& kernels, size_t k, std::vec
     for (size_t i = 0; i < k; ++i) stay += static_cast<double>(moments[i * k + i]);
     if (!factorise(kernels, k, moments.data())) return {};
     for (size_t i = 0; i < k; ++i) carried += std::pow(static_cast<double>(moments[i * k + i]), -2);
-    const double wider = static_cast<double>(kMostFineSteps) / kFewestFineSteps;
-    const bool bears = wider * wider * carried <= kEightShare * stay;
-    out.fine_steps = fewest == kFewestFineSteps && bears ? kFewestFineSteps : kMoreFineSteps;
+    const double wider = static_cast<double>(kMostFineSteps) / fewest;
+    out.fine_steps = wider * wider * carried <= kEightShare * stay ? fewest : kMoreFineSteps;
     out.factor = std::move(moments);
     return out;
 }

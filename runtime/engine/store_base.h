@@ -115,7 +115,7 @@ class StoreBase : public WeightStore {
         };
         std::array<Piece, kernels::kPlanes> pieces = {};
         size_t n = 0;
-        uint8_t fine_steps = 0;
+        uint8_t fine_steps = kernels::kMostFineSteps;
         std::span<const Piece> all() const { return {pieces.data(), n}; }
     };
     // Throws Error for an id outside the vocabulary.
