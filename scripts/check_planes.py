@@ -6,8 +6,9 @@ usage: check_planes.py WEIR MODEL.weir [--levels 8,6,4,3,2] [--weights-ram 25%] 
 The model is run at each level with too little memory, every read of it is listed, and each byte is looked up among the
 planes (runtime/model/native_format.h): a read that touches a run of a plane that the level does not use, another level's
 scales among them, is named. An embedding that is the head has its rows, one for each token, looked up at 8 bits whatever the
-head is read at, page by page: what such reads take is counted apart. Printed are the reads and bytes of each level, and what the file takes beside the same weights in Q8_0. Exit status 1 where a byte
-was read that the level does not need, or the file takes more than Q8_0 and 15 %."""
+head is read at, page by page: what such reads take is counted apart, and may not be more than that. Printed are the reads and
+bytes of each level, and what the file takes beside the same weights in Q8_0. Exit status 1 where a byte was read that the
+level does not need, or the file takes more than Q8_0 and 15 %."""
 import argparse
 import bisect
 import json
@@ -50,12 +51,14 @@ def runs_of(said):
 
 
 def read_at(options, level, trace):
-    command = [options.weir, 'run', options.model, '-p', 'Once upon a time', '-n', str(options.tokens), '--precision', str(level),
-               '--weights-ram', options.weights_ram, '-c', '64', '--trace-io', str(trace), '--json']
+    """(offset, bytes) of each read, and how many tokens were looked up at most."""
+    command = [options.weir, 'run', options.model, '-p', 'Once upon a time', '-n', str(options.tokens), '-c', '64', '--json',
+               '--precision', str(level), '--weights-ram', options.weights_ram, '--trace-io', str(trace)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         sys.exit(f'{" ".join(command)}: {done.stderr.strip()}')
-    return [tuple(map(int, line.replace(',', ' ').split()[:2])) for line in trace.read_text().splitlines() if line[:1].isdigit()]
+    reads = [tuple(map(int, line.split())) for line in trace.read_text().splitlines() if line[:1].isdigit()]
+    return reads, len(json.loads(done.stdout)['prompt_ids']) + options.tokens
 
 
 def main():
@@ -73,7 +76,7 @@ def main():
     bad, looked_up = 0, 2 * said['page']  # a row of a plane lies on two pages at most
     with tempfile.TemporaryDirectory() as folder:
         for level in map(int, options.levels.split(',')):
-            reads = read_at(options, level, pathlib.Path(folder) / 'reads')
+            reads, tokens = read_at(options, level, pathlib.Path(folder) / 'reads')
             foreign, rows = {}, 0
             for offset, size in reads:
                 i = max(0, bisect.bisect_right(starts, offset) - 1)
@@ -85,6 +88,9 @@ def main():
                     elif touched > 0 and level not in levels:
                         foreign['+'.join(planes)] = foreign.get('+'.join(planes), 0) + touched
                     i += 1
+            others = sum(level not in levels for _, levels in RUNS)
+            if rows > tokens * others * looked_up:
+                foreign['an embedding, more than its tokens take'] = rows
             total = sum(size for _, size in reads)
             found = ', '.join(f'{size} bytes of {planes}' for planes, size in foreign.items())
             print(f'level {level}: {len(reads)} reads, {total} bytes; {found or "none"} that it does not need'
