@@ -32,16 +32,20 @@ TinyShape shape() {
 }
 
 // An engine with slots, and a scheduler over it.
+using Caches = std::vector<std::unique_ptr<KvCache>>;
+
+// A cache for each slot, which `owner` keeps.
+std::vector<KvCache*> make_caches(const ModelConfig& config, size_t slots, size_t n_ctx, Caches* owner) {
+    std::vector<KvCache*> all;
+    for (size_t i = 0; i < slots; ++i) all.push_back(owner->emplace_back(std::make_unique<KvCache>(config, KvType::kF16, n_ctx, n_ctx)).get());
+    return all;
+}
+
 struct Service {
     explicit Service(size_t slots, size_t max_queue = 8, size_t n_ctx = 600, size_t max_batch = 64, RestHook rest = {}, WatchHook watch = {})
         : file(shape()), engine(file.path(), options(n_ctx, max_batch, slots)), tokenizer(Tokenizer::from_gguf(engine.file)), trie(*tokenizer) {
-        std::vector<KvCache*> all;
-        for (size_t i = 0; i < slots; ++i) {
-            caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, n_ctx, n_ctx));
-            all.push_back(caches.back().get());
-        }
-        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, max_queue, std::move(rest),
-                                                std::move(watch));
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, make_caches(engine.config, slots, n_ctx, &caches),
+                                                max_queue, std::move(rest), std::move(watch));
     }
     static EngineOptions options(size_t n_ctx, size_t max_batch, size_t slots) {
         EngineOptions made;
@@ -56,7 +60,7 @@ struct Service {
     Engine engine;
     std::unique_ptr<Tokenizer> tokenizer;
     TokenTrie trie;
-    std::vector<std::unique_ptr<KvCache>> caches;
+    Caches caches;
     std::unique_ptr<Scheduler> scheduler;
 };
 
@@ -349,12 +353,8 @@ struct AutoService {
     AutoService(size_t slots, const std::vector<Wish>& wishes, const sched::SchedulerOptions& options = kStays)
         : file(shape()), precision(ladder(), memory_of(wishes), options), engine(file.path(), engine_options(slots)),
           tokenizer(Tokenizer::from_gguf(engine.file)), trie(*tokenizer) {
-        std::vector<KvCache*> all;
-        for (size_t i = 0; i < slots; ++i) {
-            caches.push_back(std::make_unique<KvCache>(engine.config, KvType::kF16, 600, 600));
-            all.push_back(caches.back().get());
-        }
-        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, all, 8, RestHook{}, WatchHook{}, &precision);
+        scheduler = std::make_unique<Scheduler>(*engine.forward, *engine.store, *tokenizer, trie, make_caches(engine.config, slots, 600, &caches), 8,
+                                                RestHook{}, WatchHook{}, &precision);
     }
     EngineOptions engine_options(size_t slots) const {
         EngineOptions made = Service::options(600, 64, slots);
@@ -371,7 +371,7 @@ struct AutoService {
     Engine engine;
     std::unique_ptr<Tokenizer> tokenizer;
     TokenTrie trie;
-    std::vector<std::unique_ptr<KvCache>> caches;
+    Caches caches;
     std::unique_ptr<Scheduler> scheduler;
 };
 
