@@ -21,8 +21,6 @@ constexpr int kEvictTries = 2000;
 // For memory, pauses are what reclaim takes.
 constexpr uint32_t kFirstMemoryPauseUs = 500;
 constexpr uint32_t kLastMemoryPauseUs = 50'000;
-// After that many Extents in a row that could not be moved, moving is not tried any more.
-constexpr unsigned kMaxRefusals = 8;
 constexpr uint8_t kMaxCleared = 3;
 
 // True where a page has no memory. A frame's pages are registered: the kernel's own read of an absent one would be a fault,

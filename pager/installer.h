@@ -20,6 +20,9 @@ namespace weir::pager {
 
 class Installer {
   public:
+    // After that many Extents in a row that could not be moved, moving is not tried any more.
+    static constexpr unsigned kMaxRefusals = 8;
+
     // An install under way.
     struct Job {
         uint32_t extent;

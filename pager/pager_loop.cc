@@ -25,8 +25,9 @@ constexpr size_t kMaxReading = 16;
 constexpr size_t kMaxPlanItems = 4 << 10;
 // The kernel refuses to wake only for a bad range; an error that passes is somebody's filter on system calls.
 constexpr int kMaxWakes = 3;
-// Frames in a row that may lose pages between read and install. Nothing that we know of takes them; it has been seen.
-constexpr unsigned kMaxLosses = 8;
+// Frames in a row that may lose pages between read and install. Nothing that we know of takes them; it has been seen. Where
+// moving does it, the frames that the installer gave up moving with are lost, and those that were held at that time.
+constexpr unsigned kMaxLosses = Installer::kMaxRefusals + kMaxReading;
 // Frames that may be wanted beyond one per Extent: staging, where install copies.
 constexpr size_t kSpareFrames = 16;
 

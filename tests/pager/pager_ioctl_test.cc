@@ -7,9 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "pager/frame_pool.h"
+#include "pager/installer.h"
 #include "pager/pager.h"
 #include "tests/pager/fault_fixture.h"
 
@@ -140,6 +142,33 @@ TEST_F(IoctlFaults, AFrameThatLostPagesIsReadOnceMore) {
         }
         EXPECT_GT(lost, calls / 9) << "two runs in three calls, and a third of the moves installs at least";
     }
+}
+
+// The same while three frames are held until moving is all but given up: they have lost their pages too.
+TEST_F(IoctlFaults, HeldFramesThatLostPagesAreReadOnceMore) {
+    if (!moves_) GTEST_SKIP() << "no UFFDIO_MOVE here";
+    std::set<uint64_t> held;  // slots
+    uint64_t refused = 0;     // moves of others
+    PagerOptions o = options();
+    o.install = InstallRung::kMove;
+    o.ioctl_call = [&](int fd, unsigned long request, void* argument) -> int {
+        if (_IOC_NR(request) != static_cast<unsigned>(Call::kMove)) return ::ioctl(fd, request, argument);
+        const uint64_t page = pager::page_size();
+        auto* const words = static_cast<uint64_t*>(argument);  // of uffdio_move: dst, src, len, mode, move
+        (void)::madvise(reinterpret_cast<void*>(words[1] + words[2] - page), page, MADV_DONTNEED);
+        if (held.size() < 3) held.insert(words[0]);
+        const bool is_held = held.contains(words[0]);
+        if (!is_held || refused >= pager::Installer::kMaxRefusals - 1) {
+            refused += !is_held;
+            return ::ioctl(fd, request, argument);
+        }
+        words[4] = static_cast<uint64_t>(-EBUSY);
+        errno = EBUSY;
+        return -1;
+    };
+    ASSERT_TRUE(walk(std::move(o))) << failure_;
+    EXPECT_GT(stats_.busy_retries, 0u);
+    EXPECT_GE(stats_.lost_frames, pager::Installer::kMaxRefusals);
 }
 
 TEST_F(IoctlFaults, FramesThatAlwaysLosePagesEndInOneText) {
