@@ -61,10 +61,10 @@ template <Level L>
 
 // sums_of(bytes): the integer sums with a token's bytes; of those in two, the low ones are worth it where a cell is fine.
 template <class X, class SumsOf, class Bytes>
-[[gnu::always_inline]] inline __m256 sums_in(const SumsOf& sums_of, const Bytes& high, const Bytes* low) {
+[[gnu::always_inline]] inline __m256 sums_in(const SumsOf& sums_of, const Bytes* high, const Bytes* low) {
     __m256 sums = _mm256_cvtepi32_ps(sums_of(high));
     if (X::kTwoBytes) sums = _mm256_mul_ps(sums, _mm256_set1_ps(kHighUnit));
-    if (X::kTwoBytes && low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(sums_of(*low)));
+    if (X::kTwoBytes && low != nullptr) sums = _mm256_add_ps(sums, _mm256_cvtepi32_ps(sums_of(low)));
     return sums;
 }
 
@@ -103,8 +103,6 @@ void dot_rows(const Nested& w, size_t rows, const Tokens& tokens, const ShortTok
         for (size_t i = 0; i < whole; ++i) {
             const Row at = super_of<L>(row, i);
             ask_ahead<L>(at);
-            __m256 scale, min;
-            scales_of<L>(at, f, scale, min);
             const auto high = Halves<L>::high(at);
             const auto low = [&] {
                 if constexpr (Halves<L>::kLow) return Halves<L>::low(at);
@@ -113,13 +111,16 @@ void dot_rows(const Nested& w, size_t rows, const Tokens& tokens, const ShortTok
             const auto sums_of = [&](const char* bytes) __attribute__((always_inline)) {
                 return sums_with<L>(high, low, f, bytes);
             };
+            // The codes of one half fit the registers from the high bytes to the low ones if scales come after; those of two
+            // do not fit, and scales first are better. Before the codes they made both wait for spills: 256 weights from
+            // cache, fine, one token: 12.1 ns (level 4) and 18.5 (8), so 10.9 and 17.0.
+            __m256 sums[T], scale, min;
+            if constexpr (Halves<L>::kLow) scales_of<L>(at, f, scale, min);
 #pragma GCC unroll 4
-            for (size_t t = 0; t < T; ++t) {
-                const char* const x = tokens.super(t, i);
-                const char* const low_bytes = tokens.low<X>(t, i);
-                const __m256 sums = sums_in<X>(sums_of, x + kCodesAt, low_bytes == nullptr ? nullptr : &low_bytes);
-                lanes[t] = add_products<L>(sums, scale, min, x, lanes[t]);
-            }
+            for (size_t t = 0; t < T; ++t) sums[t] = sums_in<X>(sums_of, tokens.super(t, i) + kCodesAt, tokens.low<X>(t, i));
+            if constexpr (!Halves<L>::kLow) scales_of<L>(at, f, scale, min);
+#pragma GCC unroll 4
+            for (size_t t = 0; t < T; ++t) lanes[t] = add_products<L>(sums[t], scale, min, tokens.super(t, i), lanes[t]);
         }
         if (groups != 0) {
             const Row at = super_of<L>(row, whole);
@@ -127,12 +128,12 @@ void dot_rows(const Nested& w, size_t rows, const Tokens& tokens, const ShortTok
             __m256 scale, min;
             short_scales<L>(at.scales, groups, f, scale, min);
             const ShortCodes<L> codes(at, groups);
-            const auto sums_of = [&](const ShortInput& x) __attribute__((always_inline)) {
-                return codes.sums_with(x, f);
+            const auto sums_of = [&](const ShortInput* x) __attribute__((always_inline)) {
+                return codes.sums_with(*x, f);
             };
 #pragma GCC unroll 4
             for (size_t t = 0; t < T; ++t) {
-                const __m256 sums = sums_in<X>(sums_of, last->high[t], last->fine[t] ? &last->low[t] : nullptr);
+                const __m256 sums = sums_in<X>(sums_of, &last->high[t], last->fine[t] ? &last->low[t] : nullptr);
                 lanes[t] = add_products<L>(sums, scale, min, tokens.super(t, whole), lanes[t]);
             }
         }
