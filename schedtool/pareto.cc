@@ -33,10 +33,6 @@ void add_steps(const Sensitivity& table, size_t shard, std::vector<Step>* steps)
     }
 }
 
-size_t index_of(uint8_t level) {
-    return static_cast<size_t>(std::find(kLevels.begin(), kLevels.end(), level) - kLevels.begin());
-}
-
 }  // namespace
 
 std::vector<RatedPlan> pareto_list(const Sensitivity& measured) {
@@ -55,29 +51,56 @@ std::vector<RatedPlan> pareto_list(const Sensitivity& measured) {
 }
 
 RatedPlan best_within(const Sensitivity& measured, uint64_t bytes) {
+    constexpr size_t kCells = 16384;
     Sensitivity table = measured;
     make_monotone(&table);
     const std::vector<RatedPlan> list = pareto_list(measured);
-    const auto first = std::find_if(list.begin(), list.end(), [&](const RatedPlan& p) { return p.bytes <= bytes; });
-    if (first == list.end()) return list.back();
-    RatedPlan best = *first;
-    for (;;) {
-        size_t shard = 0, up = 0;
-        double gain = 0;  // divergence saved for a byte
-        for (size_t s = 0; s < table.shards.size(); ++s) {
-            const size_t at = index_of(best.plan.levels[s]);
-            for (size_t to = at + 1; to <= kHighest; ++to) {
-                const uint64_t more = table.shards[s].bytes[to] - table.shards[s].bytes[at];
-                if (more > bytes - best.bytes || !(price(table.shards[s], to, at) > gain)) continue;
-                shard = s;
-                up = to;
-                gain = price(table.shards[s], to, at);
+    const auto hull = std::find_if(list.begin(), list.end(), [&](const RatedPlan& p) { return p.bytes <= bytes; });
+    if (hull == list.end()) return list.back();
+
+    // Levels for the shards so far, of which each cell keeps the least divergence; room: bytes above the fewest that there are.
+    struct Partial {
+        double kl = INFINITY;
+        uint64_t bytes = 0;
+    };
+    struct Choice {
+        uint32_t before = 0;  // its cell
+        uint8_t level = 0;    // index
+    };
+    const uint64_t room = std::min(bytes, list.front().bytes) - list.back().bytes;
+    const auto cell_of = [&](uint64_t above) { return static_cast<size_t>(above / (room / kCells + 1)); };
+    const size_t cells = cell_of(room) + 1;
+    std::vector<Partial> now(cells), next(cells);
+    now[0] = {0, 0};
+    std::vector<Choice> choices(table.shards.size() * cells);
+    for (size_t s = 0; s < table.shards.size(); ++s) {
+        const ShardCost& cost = table.shards[s];
+        const uint64_t fewest = *std::min_element(cost.bytes.begin(), cost.bytes.end());
+        std::fill(next.begin(), next.end(), Partial{});
+        for (size_t from = 0; from < cells; ++from) {
+            if (std::isinf(now[from].kl)) continue;
+            for (size_t l = kLevels.size(); l-- > 0;) {
+                const Partial with{now[from].kl + cost.kl[l], now[from].bytes + cost.bytes[l] - fewest};
+                if (with.bytes > room) continue;
+                Partial& kept = next[cell_of(with.bytes)];
+                if (std::tie(with.kl, with.bytes) >= std::tie(kept.kl, kept.bytes)) continue;
+                kept = with;
+                choices[s * cells + cell_of(with.bytes)] = {static_cast<uint32_t>(from), static_cast<uint8_t>(l)};
             }
         }
-        if (gain == 0) return best;
-        best.plan.levels[shard] = kLevels[up];
-        best = rate(table, best.plan);
+        now.swap(next);
     }
+    auto cell = static_cast<size_t>(std::min_element(now.begin(), now.end(), [](const Partial& a, const Partial& b) {
+                                        return a.kl < b.kl;
+                                    }) - now.begin());
+    Plan plan = hull->plan;
+    for (size_t s = table.shards.size(); s-- > 0;) {
+        const Choice& choice = choices[s * cells + cell];
+        plan.levels[s] = kLevels[choice.level];
+        cell = choice.before;
+    }
+    const RatedPlan found = rate(table, plan);
+    return found.kl < hull->kl ? found : *hull;  // rounding may have lost the hull's
 }
 
 std::vector<Plan> static_priors(size_t n_layers) {

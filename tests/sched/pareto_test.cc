@@ -103,6 +103,48 @@ TEST(Pareto, BestWithinKeepsToItsBytes) {
     }
 }
 
+TEST(Pareto, BestWithinIsTheBestOfAll) {
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+        SCOPED_TRACE(seed);
+        const Sensitivity table = random_table(seed);
+        const std::vector<RatedPlan> all = all_plans(table);
+        const auto [fewest, most] = std::minmax_element(all.begin(), all.end(), [](const RatedPlan& a, const RatedPlan& b) {
+            return a.bytes < b.bytes;
+        });
+        for (uint64_t bytes = fewest->bytes; bytes <= most->bytes; bytes += 1 + most->bytes / 40) {
+            const double found = best_within(table, bytes).kl;
+            for (const RatedPlan& plan : all)
+                if (plan.bytes <= bytes) {
+                    ASSERT_LE(found, plan.kl * (1 + 1e-9)) << bytes;
+                }
+        }
+    }
+}
+
+// One shard has two thirds of all bytes: the hull jumps over the plan of one level everywhere.
+TEST(Pareto, BestWithinIsAsGoodAsAnyUniformLevel) {
+    std::mt19937 random(1);
+    for (int draw = 0; draw < 10; ++draw) {
+        Sensitivity table;
+        table.shards.resize(shards_of(30));
+        for (ShardCost& cost : table.shards) {
+            const bool is_head = &cost == &table.shards.back();
+            const uint64_t bytes = is_head ? 20'000'001 : 50'000 + random() % 70'000;
+            const double scale = (is_head ? 1.0 : 0.001) * (1 + static_cast<double>(random() % 50) / 25);
+            for (size_t l = 0; l < kLevels.size(); ++l) {
+                cost.bytes[l] = bytes * (2 * kLevels[l] + 1);
+                cost.kl[l] = l == kHighest ? 0 : scale * std::pow(0.25, kLevels[l]);
+            }
+        }
+        for (const uint8_t level : kLevels) {
+            const RatedPlan uniform = rate(table, uniform_plan(30, level));
+            const RatedPlan best = best_within(table, uniform.bytes);
+            EXPECT_LE(best.bytes, uniform.bytes);
+            EXPECT_LE(best.kl, uniform.kl * (1 + 1e-9)) << int{level};
+        }
+    }
+}
+
 TEST(Pareto, PriorsGoDown) {
     for (const size_t n_layers : {1, 8, 30}) {
         const std::vector<Plan> priors = static_priors(n_layers);
