@@ -61,7 +61,10 @@ void expect_same_bits(PagingMode mode, const TinyShape& shape, std::initializer_
                     ASSERT_EQ(0, std::memcmp(&expected[i * row.size()], row.data(), row.size() * sizeof(float))) << i;
                 }
                 const StoreStats stats = engine.store->stats();
-                EXPECT_GT(stats.bytes_read, 0u);
+                // Without gates nobody waits for an advised page: the pass may be through before one was mapped.
+                if (mode == PagingMode::kUffd || gates) {
+                    EXPECT_GT(stats.bytes_read, 0u);
+                }
                 EXPECT_LE(stats.frame_bytes, budget);
             }
         }
@@ -223,10 +226,13 @@ void expect_a_map(PagingMode mode, const TinyShape& shape, uint64_t budget, cons
     done = true;
     looker.join();
     EXPECT_EQ(wrong, 0u);
+    // Nobody stalls any more; what was to be read ahead may still be on its way.
+    const uint64_t before = engine.store->stats().bytes_read;
     const StoreView view = engine.store->look();
     const StoreStats stats = engine.store->stats();
     EXPECT_EQ(view.stall_us, stats.stall_us);
-    EXPECT_EQ(view.bytes_read, stats.bytes_read);
+    EXPECT_LE(before, view.bytes_read);
+    EXPECT_LE(view.bytes_read, stats.bytes_read);
     if (!pages_by_budget(mode)) return;
     EXPECT_NE(view.units.find('R'), std::string::npos);
     EXPECT_NE(view.units.find('.'), std::string::npos);
