@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kDraws = 2000;
 constexpr uint64_t kSeed = 1;
-constexpr size_t kEntropyGroups = 16;
+constexpr size_t kSignalGroups = 16;
 // Of thresholds: enough of them in a grid to find the right region, and in the steps after it to be right within 2 %
 // of tokens.
 constexpr size_t kGrid = 8, kSteps = 48;
@@ -31,6 +31,12 @@ std::vector<double> quantiles(std::vector<double> values, size_t n) {
     std::vector<double> q;
     for (size_t i = 0; i <= n; ++i) q.push_back(values[(values.size() - 1) * i / n]);
     return q;
+}
+
+// Which of the groups between quantiles a value is of, from 0.
+size_t group_of(std::span<const double> bounds, double value) {
+    const auto above = std::upper_bound(bounds.begin() + 1, bounds.end() - 1, value);
+    return static_cast<size_t>(above - bounds.begin()) - 1;
 }
 
 template <typename Value>
@@ -212,10 +218,40 @@ Groups by_entropy(const TokenTrace& trace, Whose whose, size_t n) {
             add(&groups, n, trace.at(t));  // there is none before
             continue;
         }
-        const double entropy = entropies[whose == Whose::kOwn ? t : t - 1];
-        const auto above = std::upper_bound(bounds.begin() + 1, bounds.end() - 1, entropy);
-        add(&groups, static_cast<size_t>(above - bounds.begin()) - 1, trace.at(t));
+        add(&groups, group_of(bounds, entropies[whose == Whose::kOwn ? t : t - 1]), trace.at(t));
     }
+    return groups;
+}
+
+TokenCosts::TokenCosts(const TokenTrace& trace) {
+    constexpr double kPriorTokens = 8;  // mean ones, beside those that were seen
+    std::vector<double> mean;
+    for (size_t p = 0; p < trace.plans.size(); ++p) mean.push_back(cost_of_plan(trace, p).kl);
+    std::unordered_map<int32_t, double> seen;
+    for (size_t t = 0; t < trace.n_tokens(); ++t) {
+        double cost = 0, plans = 0;
+        for (size_t p = 0; p < mean.size(); ++p) {
+            if (!(mean[p] > 0)) continue;
+            cost += trace.at(t)[p].kl / mean[p];
+            ++plans;
+        }
+        costs_[trace.inputs[t]] += plans > 0 ? cost / plans : 1;
+        ++seen[trace.inputs[t]];
+    }
+    for (auto& [id, cost] : costs_) cost = (cost + kPriorTokens) / (seen[id] + kPriorTokens);
+}
+
+double TokenCosts::of(int32_t id) const {
+    const auto found = costs_.find(id);
+    return found == costs_.end() ? 1 : found->second;
+}
+
+Groups by_input(const TokenTrace& trace, const TokenCosts& costs, size_t n) {
+    std::vector<double> cost;
+    for (const int32_t id : trace.inputs) cost.push_back(costs.of(id));
+    const std::vector<double> bounds = quantiles(cost, n);
+    Groups groups = empty_groups(n, trace.plans.size());
+    for (size_t t = 0; t < trace.n_tokens(); ++t) add(&groups, group_of(bounds, cost[t]), trace.at(t));
     return groups;
 }
 
@@ -257,13 +293,14 @@ double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double b
     return std::max(at_price(low).dual, at_price(high).dual);
 }
 
-Worth worth_of(const TokenTrace& trace, const Tuning& tuning) {
+Worth worth_of(const TokenTrace& trace, const Tuning& tuning, const TokenCosts& costs) {
     Worth worth;
     worth.scheduler = cost_of(trace, tuning);
     const double bytes = worth.scheduler.bytes;
     worth.mixed = least_kl(trace.plans, all_together(trace), bytes);
-    worth.before = least_kl(trace.plans, by_entropy(trace, Whose::kBefore, kEntropyGroups), bytes);
-    worth.own = least_kl(trace.plans, by_entropy(trace, Whose::kOwn, kEntropyGroups), bytes);
+    worth.before = least_kl(trace.plans, by_entropy(trace, Whose::kBefore, kSignalGroups), bytes);
+    worth.own = least_kl(trace.plans, by_entropy(trace, Whose::kOwn, kSignalGroups), bytes);
+    worth.input = least_kl(trace.plans, by_input(trace, costs, kSignalGroups), bytes);
     worth.oracle = least_kl(trace.plans, each_alone(trace), bytes);
     const std::vector<WindowSums> windows = sums_of(trace, tuning);
     std::mt19937_64 random(kSeed);

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "schedtool/scheduler.h"
@@ -48,6 +50,19 @@ Groups each_alone(const TokenTrace& trace);    // an oracle: each token's diverg
 enum class Whose { kBefore, kOwn };
 Groups by_entropy(const TokenTrace& trace, Whose whose, size_t groups);
 
+// What it costs to have read a token: its divergence over that of the mean token, a mean over plans; 1 of a token that
+// the trace lacks, and nearly so of one that it has seldom. Known before the token's pass.
+class TokenCosts {
+  public:
+    explicit TokenCosts(const TokenTrace& trace);
+    double of(int32_t id) const;
+
+  private:
+    std::unordered_map<int32_t, double> costs_;
+};
+// Of about equal size, by what it costs to have read the token.
+Groups by_input(const TokenTrace& trace, const TokenCosts& costs, size_t groups);
+
 // The least mean KL of all ways to give these groups plans with so many bytes a token on average: the lower convex
 // hull of all assignments, by its Lagrangian dual (Shoham & Gersho 1988). Fewer bytes than the coarsest plan has
 // count as that many.
@@ -59,10 +74,11 @@ struct Worth {
     double mixed = 0;   // KL of all_together()
     double before = 0;  // by_entropy(), fitted to this very trace: no rule of the last entropy alone is much better
     double own = 0;     // the same of the token's own entropy
+    double input = 0;   // by_input()
     double oracle = 0;  // each_alone()
     double low = 0,
            high = 0;  // 95 % of scheduler.kl / mixed, by a paired bootstrap over windows, each draw at its own bytes
 };
-Worth worth_of(const TokenTrace& trace, const Tuning& tuning);
+Worth worth_of(const TokenTrace& trace, const Tuning& tuning, const TokenCosts& costs);
 
 }  // namespace weir::sched

@@ -46,6 +46,7 @@ Json worth_json(const Worth& w) {
             {"interval_95", {w.low, w.high}},
             {"entropy_before_kl", w.before},
             {"entropy_own_kl", w.own},
+            {"input_kl", w.input},
             {"oracle_kl", w.oracle}};
 }
 
@@ -68,9 +69,10 @@ FitReport fit_report(const TokenTrace& trace, const TokenTrace* held_out, uint64
     report.held_out_name = name;
     report.fitted = look_at(trace);
     if (held_out != nullptr) report.held_out = look_at(*held_out);
+    const TokenCosts costs(trace);
     const auto add = [&](double wanted, const Tuning& tuning) {
-        const Worth held = held_out != nullptr ? worth_of(*held_out, tuning) : Worth{};
-        report.rows.push_back({wanted, tuning, worth_of(trace, tuning), held});
+        const Worth held = held_out != nullptr ? worth_of(*held_out, tuning, costs) : Worth{};
+        report.rows.push_back({wanted, tuning, worth_of(trace, tuning, costs), held});
     };
     add(0, {{}, 0, trace.plans.size() - 1});
     const auto fit = [&](double wanted) { add(wanted, fit_scheduler(trace, wanted)); };
@@ -109,18 +111,19 @@ std::string fit_text(const FitReport& r) {
                 : "\nwhat they are worth on the very text that they were fitted to (--held-out has another)";
     out +=
         "; mixed: the same plans by chance at the same bytes; in shares of its KL: the scheduler's,\n"
-        "the best plan by entropy before the token, by the token's own, and by an oracle that knows each token's KL\n";
-    print(&out, "%12s  %12s  %10s  %10s  %6s  %14s  %6s  %6s  %6s\n", "wanted", "bytes", "KL, nats", "mixed", "share",
-          "95 %", "before", "own", "oracle");
+        "the best plan by entropy before the token, by the token's own, by which token is read (its mean KL in the text that was\n"
+        "fitted to), and by an oracle that knows each token's KL\n";
+    print(&out, "%12s  %12s  %10s  %10s  %6s  %14s  %6s  %6s  %6s  %6s\n", "wanted", "bytes", "KL, nats", "mixed", "share",
+          "95 %", "before", "own", "input", "oracle");
     for (const FitReport::Row& row : r.rows) {
         const Worth& w = held ? row.held_out : row.fitted;
         if (row.wanted == 0)
             print(&out, "%12s", "as run has");
         else
             print(&out, "%12.0f", row.wanted);
-        print(&out, "  %12.0f  %10.6f  %10.6f  %6.3f  %5.3f to %5.3f  %6.3f  %6.3f  %6.3f\n", w.scheduler.bytes,
+        print(&out, "  %12.0f  %10.6f  %10.6f  %6.3f  %5.3f to %5.3f  %6.3f  %6.3f  %6.3f  %6.3f\n", w.scheduler.bytes,
               w.scheduler.kl, w.mixed, ratio(w.scheduler.kl, w.mixed), w.low, w.high, ratio(w.before, w.mixed),
-              ratio(w.own, w.mixed), ratio(w.oracle, w.mixed));
+              ratio(w.own, w.mixed), ratio(w.input, w.mixed), ratio(w.oracle, w.mixed));
     }
     return out;
 }

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr size_t kMostPlans = 1000;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 constexpr double kMostNats = 1e6;
@@ -51,8 +51,8 @@ std::string trace_header(std::span<const RatedPlan> plans) {
 }
 
 // By hand: there are many, and six digits are enough.
-std::string trace_line(size_t window, std::span<const TokenAtPlan> plans) {
-    std::string text = "{\"window\":" + std::to_string(window);
+std::string trace_line(size_t window, int32_t input, std::span<const TokenAtPlan> plans) {
+    std::string text = "{\"window\":" + std::to_string(window) + ",\"input\":" + std::to_string(input);
     const auto add = [&](const char* key, auto&& value) {
         text += std::string(",\"") + key + "\":";
         for (size_t p = 0; p < plans.size(); ++p) {
@@ -84,6 +84,9 @@ TokenTrace read_trace(const std::string& text, const std::string& name) {
         trace.windows.push_back(in["window"].get<size_t>());
         if (trace.n_tokens() > 1 && trace.windows.back() < trace.windows[trace.n_tokens() - 2])
             refuse(name, line, "is of an earlier window than the line before");
+        if (!in.contains("input") || !in["input"].is_number_unsigned() || in["input"] > INT32_MAX)
+            refuse(name, line, "has no \"input\"");
+        trace.inputs.push_back(in["input"].get<int32_t>());
         const auto number = [&](const char* key, size_t plan) {
             const auto list = in.find(key);
             if (list == in.end() || !list->is_array() || list->size() != trace.plans.size() ||

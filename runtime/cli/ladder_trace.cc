@@ -26,7 +26,7 @@ bool trace_ladder(const std::string& path, LadderProbe& probe, std::span<const T
         std::string lines;
         for (size_t t = 0; t < n; ++t) {
             const auto at = scored.subspan(t * n_plans, n_plans);
-            lines += sched::trace_line(w, at);
+            lines += sched::trace_line(w, ids[w * window + LadderProbe::first_scored(window) + t], at);
             for (size_t p = 0; p < n_plans; ++p) sum[p] += at[p].kl;
         }
         write(lines);

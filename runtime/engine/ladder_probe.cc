@@ -45,7 +45,7 @@ void LadderProbe::read(Reader reader, std::span<const TokenId> ids, const Row& r
 }
 
 std::span<const sched::TokenAtPlan> LadderProbe::score(std::span<const TokenId> ids) {
-    const size_t first = ids.size() / 2;
+    const size_t first = first_scored(ids.size());
     const std::span<const TokenId> prompt = ids.first(first), rest = ids.subspan(first, truth_sum_.size());
     prefill(reference_, prompt);
     read(reference_, rest, [&](size_t place, std::span<const float> logits) {

@@ -19,6 +19,8 @@ class LadderProbe {
     // model's store was opened with the plans. rows: of logits, at most, that a pass of either may have.
     LadderProbe(Reader model, WeightStore& store, std::span<const sched::RatedPlan> plans, Reader reference, Team& team,
                 size_t window, size_t n_vocab, size_t rows);
+    // The first position of a window that is scored, and read as an answer's token.
+    static size_t first_scored(size_t window) { return window / 2; }
     static uint64_t bytes(size_t window, size_t n_vocab, size_t n_plans);
 
     // ids: a window, BOS in place. [scored position][plan], until the next call.

@@ -27,6 +27,7 @@ TokenTrace drawn_trace(uint32_t seed, bool telling, size_t windows = 12, size_t 
             const bool next_hard = share() < (hard ? 0.9 : 0.05);
             const double entropy = (telling && next_hard ? 3 : 1) + share();
             trace.windows.push_back(w);
+            trace.inputs.push_back(static_cast<int32_t>(t % 7));
             for (size_t p = 0; p < trace.plans.size(); ++p) {
                 const double coarse = static_cast<double>(p * p) * (hard ? 0.1 : 0.001);
                 trace.tokens.push_back({{entropy, 0.5}, coarse * (0.5 + share()) + 1e-5});
@@ -43,7 +44,7 @@ TEST(Fit, FindsWhatEntropyTells) {
         const TokenTrace trace = drawn_trace(seed, true), held_out = drawn_trace(seed + 100, true);
         const Tuning tuning = fit_scheduler(trace, 600);
         EXPECT_LE(cost_of(trace, tuning).bytes, 600);
-        const Worth worth = worth_of(held_out, tuning);
+        const Worth worth = worth_of(held_out, tuning, TokenCosts(trace));
         EXPECT_LT(worth.high, 0.8);
         EXPECT_LT(worth.before, 0.5 * worth.mixed);
         EXPECT_LE(worth.oracle, worth.before);
@@ -54,11 +55,37 @@ TEST(Fit, ClaimsNothingWhereEntropyIsNoise) {
     for (uint32_t seed = 0; seed < 2; ++seed) {
         SCOPED_TRACE(seed);
         const TokenTrace trace = drawn_trace(seed, false), held_out = drawn_trace(seed + 100, false);
-        const Worth worth = worth_of(held_out, fit_scheduler(trace, 600));
+        const Worth worth = worth_of(held_out, fit_scheduler(trace, 600), TokenCosts(trace));
         EXPECT_GT(worth.high, 0.95);
         EXPECT_GT(worth.before, 0.8 * worth.mixed);
+        EXPECT_GT(worth.input, 0.8 * worth.mixed);
         EXPECT_LT(worth.oracle, 0.5 * worth.mixed);  // which does know
     }
+}
+
+// Seven ids are hard to have read, seven are not; entropy tells nothing.
+TEST(Fit, FindsWhichTokensCost) {
+    const auto name = [](TokenTrace trace) {
+        for (size_t t = 0; t < trace.n_tokens(); ++t) trace.inputs[t] += trace.at(t)[3].kl > 0.1 ? 0 : 7;
+        return trace;
+    };
+    const TokenTrace trace = name(drawn_trace(1, false)), held_out = name(drawn_trace(101, false));
+    const TokenCosts costs(trace);
+    for (int32_t id = 0; id < 7; ++id) EXPECT_GT(costs.of(id), 3 * costs.of(id + 7));
+    EXPECT_EQ(costs.of(99), 1);
+    const Worth worth = worth_of(held_out, fit_scheduler(trace, 600), costs);
+    EXPECT_LT(worth.input, 0.5 * worth.mixed);
+    EXPECT_GE(worth.input, worth.oracle);
+}
+
+TEST(Fit, ATokenThatWasSeenOnceIsNearlyAsAnyOther) {
+    TokenTrace trace = drawn_trace(1, false);
+    trace.inputs[0] = 50;
+    for (size_t p = 0; p < trace.plans.size(); ++p) trace.tokens[p].kl *= 1000;
+    const double seen_once = TokenCosts(trace).of(50), all = TokenCosts(trace).of(1);
+    EXPECT_GT(seen_once, all);
+    trace.inputs.assign(trace.n_tokens(), 50);
+    EXPECT_NEAR(TokenCosts(trace).of(50), 1, 1e-9);
 }
 
 TEST(Fit, MoreBytesNeverCostMore) {
