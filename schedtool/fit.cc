@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kDraws = 2000;
 constexpr uint64_t kSeed = 1;
 constexpr size_t kSignalGroups = 16;
+constexpr double kLeastPrice = 1e-30;  // of a byte, in nats: far below any that matters
 // Of thresholds: enough of them in a grid to find the right region, and in the steps after it to be right within 2 %
 // of tokens.
 constexpr size_t kGrid = 8, kSteps = 48;
@@ -137,15 +138,16 @@ void add(Groups* groups, size_t group, std::span<const TokenAtPlan> plans) {
 
 Groups empty_groups(size_t n, size_t plans) { return {std::vector<double>(n), std::vector<double>(n * plans)}; }
 
-// What a window contributes.
-struct WindowSums {
-    double tokens = 0, bytes = 0, kl = 0;  // the scheduler's
-    std::vector<double> plans;             // KL of each plan
-};
+// visit as of walk() above
+template <typename Visit>
+void walk(const TokenTrace& trace, const TokenPlans& by_token, const Visit& visit) {
+    for (size_t t = 0; t < trace.n_tokens(); ++t) visit(t, by_token.rung(trace.inputs[t]));
+}
 
-std::vector<WindowSums> sums_of(const TokenTrace& trace, const Tuning& tuning) {
+template <typename Rule>
+std::vector<WindowSums> sums_of(const TokenTrace& trace, const Rule& rule) {
     std::vector<WindowSums> sums;
-    walk(trace, tuning, [&](size_t t, size_t plan) {
+    walk(trace, rule, [&](size_t t, size_t plan) {
         if (begins_window(trace, t)) sums.push_back({0, 0, 0, std::vector<double>(trace.plans.size())});
         WindowSums& w = sums.back();
         w.tokens += 1;
@@ -156,20 +158,21 @@ std::vector<WindowSums> sums_of(const TokenTrace& trace, const Tuning& tuning) {
     return sums;
 }
 
-// The scheduler's KL in that of the plans mixed, over windows drawn anew.
-double drawn_ratio(const TokenTrace& trace, std::span<const WindowSums> windows, std::mt19937_64* random) {
-    Groups mix = empty_groups(1, trace.plans.size());
-    double bytes = 0, kl = 0;
-    for (size_t i = 0; i < windows.size(); ++i) {
-        const WindowSums& w = windows[(*random)() % windows.size()];
+// Of windows, as they are or drawn anew.
+struct Sum {
+    explicit Sum(size_t plans) : mix(empty_groups(1, plans)) {}
+
+    void add(const WindowSums& w) {
         mix.tokens[0] += w.tokens;
         bytes += w.bytes;
         kl += w.kl;
         for (size_t p = 0; p < w.plans.size(); ++p) mix.kl[p] += w.plans[p];
     }
-    const double mixed = least_kl(trace.plans, mix, bytes / mix.tokens[0]);
-    return mixed > 0 ? kl / mix.tokens[0] / mixed : 1;
-}
+    Cost mean() const { return {bytes / mix.tokens[0], kl / mix.tokens[0]}; }
+
+    Groups mix;
+    double bytes = 0, kl = 0;
+};
 
 }  // namespace
 
@@ -197,6 +200,44 @@ Tuning fit_scheduler(const TokenTrace& trace, double bytes) {
     return search.best();
 }
 
+TokenPlans fit_token_plans(const TokenTrace& trace, double bytes) {
+    constexpr double kPriorTokens = 8;  // mean ones, beside those that were seen
+    TokenPlans fitted{trace.model, trace.plans, 0, {}};
+    for (size_t p = 0; p < trace.plans.size(); ++p) fitted.plans[p].kl = cost_of_plan(trace, p).kl;
+    std::map<int32_t, double> seen;
+    for (size_t t = 0; t < trace.n_tokens(); ++t) {
+        double cost = 0, plans = 0;
+        for (size_t p = 0; p < trace.plans.size(); ++p) {
+            if (!(fitted.plans[p].kl > 0)) continue;
+            cost += trace.at(t)[p].kl / fitted.plans[p].kl;
+            ++plans;
+        }
+        fitted.costs[trace.inputs[t]] += plans > 0 ? cost / plans : 1;
+        ++seen[trace.inputs[t]];
+    }
+    for (auto& [id, cost] : fitted.costs) cost = (cost + kPriorTokens) / (seen[id] + kPriorTokens);
+
+    const auto mean_bytes = [&](double price) {
+        fitted.price = price;
+        double sum = 0;
+        for (const auto& [id, times] : seen) sum += times * bytes_of(fitted.plans[fitted.rung(id)]);
+        return sum / static_cast<double>(trace.n_tokens());
+    };
+    const double wanted = std::max(bytes, bytes_of(trace.plans.back()));
+    if (mean_bytes(0) <= wanted) return fitted;
+    double low = 0, high = kLeastPrice;
+    while (mean_bytes(high) > wanted) {
+        low = high;
+        high *= 4;
+    }
+    for (int i = 0; i < 60; ++i) {
+        const double middle = (low + high) / 2;
+        (mean_bytes(middle) > wanted ? low : high) = middle;
+    }
+    fitted.price = high;
+    return fitted;
+}
+
 Groups all_together(const TokenTrace& trace) {
     Groups groups = empty_groups(1, trace.plans.size());
     for (size_t t = 0; t < trace.n_tokens(); ++t) add(&groups, 0, trace.at(t));
@@ -220,38 +261,6 @@ Groups by_entropy(const TokenTrace& trace, Whose whose, size_t n) {
         }
         add(&groups, group_of(bounds, entropies[whose == Whose::kOwn ? t : t - 1]), trace.at(t));
     }
-    return groups;
-}
-
-TokenCosts::TokenCosts(const TokenTrace& trace) {
-    constexpr double kPriorTokens = 8;  // mean ones, beside those that were seen
-    std::vector<double> mean;
-    for (size_t p = 0; p < trace.plans.size(); ++p) mean.push_back(cost_of_plan(trace, p).kl);
-    std::unordered_map<int32_t, double> seen;
-    for (size_t t = 0; t < trace.n_tokens(); ++t) {
-        double cost = 0, plans = 0;
-        for (size_t p = 0; p < mean.size(); ++p) {
-            if (!(mean[p] > 0)) continue;
-            cost += trace.at(t)[p].kl / mean[p];
-            ++plans;
-        }
-        costs_[trace.inputs[t]] += plans > 0 ? cost / plans : 1;
-        ++seen[trace.inputs[t]];
-    }
-    for (auto& [id, cost] : costs_) cost = (cost + kPriorTokens) / (seen[id] + kPriorTokens);
-}
-
-double TokenCosts::of(int32_t id) const {
-    const auto found = costs_.find(id);
-    return found == costs_.end() ? 1 : found->second;
-}
-
-Groups by_input(const TokenTrace& trace, const TokenCosts& costs, size_t n) {
-    std::vector<double> cost;
-    for (const int32_t id : trace.inputs) cost.push_back(costs.of(id));
-    const std::vector<double> bounds = quantiles(cost, n);
-    Groups groups = empty_groups(n, trace.plans.size());
-    for (size_t t = 0; t < trace.n_tokens(); ++t) add(&groups, group_of(bounds, cost[t]), trace.at(t));
     return groups;
 }
 
@@ -281,7 +290,7 @@ double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double b
     };
     const Priced free = at_price(0);
     if (free.mean_bytes <= wanted) return free.dual;
-    double low = 0, high = 1e-30;
+    double low = 0, high = kLeastPrice;
     while (at_price(high).mean_bytes > wanted) {
         low = high;
         high *= 4;
@@ -293,23 +302,35 @@ double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double b
     return std::max(at_price(low).dual, at_price(high).dual);
 }
 
-Worth worth_of(const TokenTrace& trace, const Tuning& tuning, const TokenCosts& costs) {
-    Worth worth;
-    worth.scheduler = cost_of(trace, tuning);
-    const double bytes = worth.scheduler.bytes;
-    worth.mixed = least_kl(trace.plans, all_together(trace), bytes);
-    worth.before = least_kl(trace.plans, by_entropy(trace, Whose::kBefore, kSignalGroups), bytes);
-    worth.own = least_kl(trace.plans, by_entropy(trace, Whose::kOwn, kSignalGroups), bytes);
-    worth.input = least_kl(trace.plans, by_input(trace, costs, kSignalGroups), bytes);
-    worth.oracle = least_kl(trace.plans, each_alone(trace), bytes);
-    const std::vector<WindowSums> windows = sums_of(trace, tuning);
+Worth worth_of(std::span<const RatedPlan> plans, std::span<const WindowSums> windows) {
+    const auto mixed = [&](const Sum& sum) { return least_kl(plans, sum.mix, sum.mean().bytes); };
+    Sum all(plans.size());
+    for (const WindowSums& w : windows) all.add(w);
+    Worth worth{all.mean(), mixed(all), 0, 0};
     std::mt19937_64 random(kSeed);
     std::vector<double> ratios;
-    for (size_t draw = 0; draw < kDraws; ++draw) ratios.push_back(drawn_ratio(trace, windows, &random));
+    for (size_t draw = 0; draw < kDraws; ++draw) {
+        Sum drawn(plans.size());
+        for (size_t i = 0; i < windows.size(); ++i) drawn.add(windows[random() % windows.size()]);
+        const double chance = mixed(drawn);
+        ratios.push_back(chance > 0 ? drawn.mean().kl / chance : 1);
+    }
     std::sort(ratios.begin(), ratios.end());
     worth.low = ratios[kDraws / 40];
     worth.high = ratios[kDraws - 1 - kDraws / 40];
     return worth;
+}
+
+Worth worth_of(const TokenTrace& trace, const Tuning& tuning) { return worth_of(trace.plans, sums_of(trace, tuning)); }
+
+Worth worth_of(const TokenTrace& trace, const TokenPlans& by_token) {
+    return worth_of(trace.plans, sums_of(trace, by_token));
+}
+
+Bounds bounds_of(const TokenTrace& trace, double bytes) {
+    return {least_kl(trace.plans, by_entropy(trace, Whose::kBefore, kSignalGroups), bytes),
+            least_kl(trace.plans, by_entropy(trace, Whose::kOwn, kSignalGroups), bytes),
+            least_kl(trace.plans, each_alone(trace), bytes)};
 }
 
 }  // namespace weir::sched

@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "schedtool/scheduler.h"
+#include "schedtool/token_plans.h"
 #include "schedtool/token_trace.h"
 
 namespace weir::sched {
@@ -38,6 +38,10 @@ Cost cost_of(const TokenTrace& trace, const Tuning& tuning);
 // none has so few bytes: the one of the fewest.
 Tuning fit_scheduler(const TokenTrace& trace, double bytes);
 
+// Plans by token at the least price at which the trace has at most so many bytes a token. A token that was seen seldom counts
+// nearly as any other.
+TokenPlans fit_token_plans(const TokenTrace& trace, double bytes);
+
 // Tokens that get their plans together, as if by chance in certain shares.
 struct Groups {
     std::vector<double> tokens;  // of each
@@ -50,35 +54,34 @@ Groups each_alone(const TokenTrace& trace);    // an oracle: each token's diverg
 enum class Whose { kBefore, kOwn };
 Groups by_entropy(const TokenTrace& trace, Whose whose, size_t groups);
 
-// What it costs to have read a token: its divergence over that of the mean token, a mean over plans; 1 of a token that
-// the trace lacks, and nearly so of one that it has seldom. Known before the token's pass.
-class TokenCosts {
-  public:
-    explicit TokenCosts(const TokenTrace& trace);
-    double of(int32_t id) const;
-
-  private:
-    std::unordered_map<int32_t, double> costs_;
-};
-// Of about equal size, by what it costs to have read the token.
-Groups by_input(const TokenTrace& trace, const TokenCosts& costs, size_t groups);
-
 // The least mean KL of all ways to give these groups plans with so many bytes a token on average: the lower convex
 // hull of all assignments, by its Lagrangian dual (Shoham & Gersho 1988). Fewer bytes than the coarsest plan has
 // count as that many.
 double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double bytes);
 
-// What a scheduler is worth on a trace: it and others at the same bytes.
-struct Worth {
-    Cost scheduler;
-    double mixed = 0;   // KL of all_together()
-    double before = 0;  // by_entropy(), fitted to this very trace: no rule of the last entropy alone is much better
-    double own = 0;     // the same of the token's own entropy
-    double input = 0;   // by_input()
-    double oracle = 0;  // each_alone()
-    double low = 0,
-           high = 0;  // 95 % of scheduler.kl / mixed, by a paired bootstrap over windows, each draw at its own bytes
+// What a window contributes to a rule that gives each token its plan.
+struct WindowSums {
+    double tokens = 0, bytes = 0, kl = 0;  // the rule's
+    std::vector<double> plans;             // KL of each plan
 };
-Worth worth_of(const TokenTrace& trace, const Tuning& tuning, const TokenCosts& costs);
+
+// What a rule is worth: beside the same plans mixed by chance at the same bytes.
+struct Worth {
+    Cost rule;
+    double mixed = 0;  // KL of all_together()
+    double low = 0,
+           high = 0;  // 95 % of rule.kl / mixed, by a paired bootstrap over windows, each draw at its own bytes
+};
+Worth worth_of(std::span<const RatedPlan> plans, std::span<const WindowSums> windows);
+Worth worth_of(const TokenTrace& trace, const Tuning& tuning);
+Worth worth_of(const TokenTrace& trace, const TokenPlans& by_token);
+
+// The least KL at so many bytes by what nobody knows in time, or by fitting to this very trace.
+struct Bounds {
+    double before = 0;  // by_entropy(): no rule of the last entropy alone is much better
+    double own = 0;     // the same of the token's own entropy
+    double oracle = 0;  // each_alone()
+};
+Bounds bounds_of(const TokenTrace& trace, double bytes);
 
 }  // namespace weir::sched

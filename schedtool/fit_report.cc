@@ -39,15 +39,24 @@ std::string threshold(double nats) {
 }
 
 Json worth_json(const Worth& w) {
-    return {{"bytes", w.scheduler.bytes},
-            {"kl", w.scheduler.kl},
+    return {{"bytes", w.rule.bytes},
+            {"kl", w.rule.kl},
             {"mixed_kl", w.mixed},
-            {"ratio", ratio(w.scheduler.kl, w.mixed)},
-            {"interval_95", {w.low, w.high}},
-            {"entropy_before_kl", w.before},
-            {"entropy_own_kl", w.own},
-            {"input_kl", w.input},
-            {"oracle_kl", w.oracle}};
+            {"ratio", ratio(w.rule.kl, w.mixed)},
+            {"interval_95", {w.low, w.high}}};
+}
+
+Json rules_json(const FitReport::Rules& r) {
+    return {{"by_entropy", worth_json(r.entropy)},
+            {"by_token", worth_json(r.token)},
+            {"entropy_before_kl", r.bounds.before},
+            {"entropy_own_kl", r.bounds.own},
+            {"oracle_kl", r.bounds.oracle}};
+}
+
+FitReport::Rules rules_of(const TokenTrace& trace, const Tuning& tuning, const TokenPlans& by_token) {
+    const Worth entropy = worth_of(trace, tuning);
+    return {entropy, worth_of(trace, by_token), bounds_of(trace, entropy.rule.bytes)};
 }
 
 Json text_json(const FitReport::Text& text) {
@@ -60,19 +69,19 @@ Json text_json(const FitReport::Text& text) {
 
 FitReport fit_report(const TokenTrace& trace, const TokenTrace* held_out, uint64_t bytes, const std::string& name) {
     if (held_out != nullptr) {
-        bool same = trace.plans.size() == held_out->plans.size();
+        bool same = trace.model == held_out->model && trace.plans.size() == held_out->plans.size();
         for (size_t p = 0; same && p < trace.plans.size(); ++p)
             same = trace.plans[p].plan == held_out->plans[p].plan && trace.plans[p].bytes == held_out->plans[p].bytes;
-        if (!same) throw std::runtime_error(name + ": is of other plans than the trace that thresholds are fitted to");
+        if (!same) throw std::runtime_error(name + ": is of another model, or of other plans than the trace that thresholds are fitted to");
     }
     FitReport report;
     report.held_out_name = name;
     report.fitted = look_at(trace);
     if (held_out != nullptr) report.held_out = look_at(*held_out);
-    const TokenCosts costs(trace);
     const auto add = [&](double wanted, const Tuning& tuning) {
-        const Worth held = held_out != nullptr ? worth_of(*held_out, tuning, costs) : Worth{};
-        report.rows.push_back({wanted, tuning, worth_of(trace, tuning, costs), held});
+        const TokenPlans by_token = fit_token_plans(trace, wanted != 0 ? wanted : cost_of(trace, tuning).bytes);
+        const FitReport::Rules held = held_out != nullptr ? rules_of(*held_out, tuning, by_token) : FitReport::Rules{};
+        report.rows.push_back({wanted, tuning, rules_of(trace, tuning, by_token), held});
     };
     add(0, {{}, 0, trace.plans.size() - 1});
     const auto fit = [&](double wanted) { add(wanted, fit_scheduler(trace, wanted)); };
@@ -110,20 +119,27 @@ std::string fit_text(const FitReport& r) {
     out += held ? "\nwhat they are worth, held out"
                 : "\nwhat they are worth on the very text that they were fitted to (--held-out has another)";
     out +=
-        "; mixed: the same plans by chance at the same bytes; in shares of its KL: the scheduler's,\n"
-        "the best plan by entropy before the token, by the token's own, by which token is read (its mean KL in the text that was\n"
-        "fitted to), and by an oracle that knows each token's KL\n";
-    print(&out, "%12s  %12s  %10s  %10s  %6s  %14s  %6s  %6s  %6s  %6s\n", "wanted", "bytes", "KL, nats", "mixed", "share",
-          "95 %", "before", "own", "input", "oracle");
+        "; mixed: the same plans by chance at the same bytes; share: of its KL. By entropy with the thresholds\n"
+        "above, by which token is read, and, at the bytes of the former, of the best plan by entropy before the token, by the\n"
+        "token's own, and of an oracle that knows each token's KL\n";
+    print(&out, "%12s  %7s  %12s  %10s  %10s  %6s  %14s  %6s  %6s  %6s\n", "wanted", "by", "bytes", "KL, nats", "mixed", "share",
+          "95 %", "before", "own", "oracle");
+    const auto line = [&](const char* by, const Worth& w) {
+        print(&out, "  %7s  %12.0f  %10.6f  %10.6f  %6.3f  %5.3f to %5.3f", by, w.rule.bytes, w.rule.kl, w.mixed,
+              ratio(w.rule.kl, w.mixed), w.low, w.high);
+    };
     for (const FitReport::Row& row : r.rows) {
-        const Worth& w = held ? row.held_out : row.fitted;
+        const FitReport::Rules& rules = held ? row.held_out : row.fitted;
         if (row.wanted == 0)
             print(&out, "%12s", "as run has");
         else
             print(&out, "%12.0f", row.wanted);
-        print(&out, "  %12.0f  %10.6f  %10.6f  %6.3f  %5.3f to %5.3f  %6.3f  %6.3f  %6.3f  %6.3f\n", w.scheduler.bytes,
-              w.scheduler.kl, w.mixed, ratio(w.scheduler.kl, w.mixed), w.low, w.high, ratio(w.before, w.mixed),
-              ratio(w.own, w.mixed), ratio(w.input, w.mixed), ratio(w.oracle, w.mixed));
+        line("entropy", rules.entropy);
+        const double mixed = rules.entropy.mixed;
+        print(&out, "  %6.3f  %6.3f  %6.3f\n%12s", ratio(rules.bounds.before, mixed), ratio(rules.bounds.own, mixed),
+              ratio(rules.bounds.oracle, mixed), "");
+        line("token", rules.token);
+        out += "\n";
     }
     return out;
 }
@@ -141,8 +157,8 @@ std::string fit_json(const FitReport& r) {
                           {"lower_below", std::isinf(o.lower_below) ? Json(nullptr) : Json(o.lower_below)},
                           {"unsure_margin", o.unsure_margin},
                           {"sure_tokens", o.sure_tokens}}},
-                        {"fitted", worth_json(row.fitted)},
-                        {"held_out", held ? worth_json(row.held_out) : Json(nullptr)}});
+                        {"fitted", rules_json(row.fitted)},
+                        {"held_out", held ? rules_json(row.held_out) : Json(nullptr)}});
     }
     const Json out = {
         {"fitted", text_json(r.fitted)}, {"held_out", held ? text_json(r.held_out) : Json(nullptr)}, {"rows", rows}};

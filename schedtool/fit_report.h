@@ -14,10 +14,15 @@ struct FitReport {
         size_t tokens = 0, windows = 0;
         std::vector<Cost> plans;  // each alone
     };
+    // What is worth how much on a text.
+    struct Rules {
+        Worth entropy, token;
+        Bounds bounds;  // at the bytes of the rule by entropy
+    };
     struct Row {
-        double wanted = 0;  // bytes; 0: the thresholds that a run has
+        double wanted = 0;  // bytes; 0: the thresholds that a run has, and plans by token for the bytes that come of it
         Tuning tuning;
-        Worth fitted, held_out;
+        Rules fitted, held_out;
     };
     Text fitted, held_out;
     std::string held_out_name;  // empty: there is none, and figures are of the text that was fitted to

@@ -158,16 +158,26 @@ int check(const std::string& path) {
 TokenTrace read_tokens(const std::string& path) { return read_trace(read_file(path, kMostTraceBytes), path); }
 
 struct FitOptions {
-    std::string trace, held_out;
+    std::string trace, held_out, output;
     unsigned long long bytes = 0;
     bool json = false;
 };
 
+void write_file(const std::string& path, const std::string& text) {
+    std::ofstream out(path, std::ios::binary);
+    out << text;
+    out.close();
+    if (!out) throw std::runtime_error(path + ": cannot write: " + std::strerror(errno));
+}
+
 int fit(const FitOptions& o) {
+    if (!o.output.empty() && o.bytes == 0) throw UsageError("-o takes --bytes: plans by token are for some bytes a token");
     const TokenTrace trace = read_tokens(o.trace);
     std::optional<TokenTrace> held_out;
     if (!o.held_out.empty()) held_out = read_tokens(o.held_out);
     const FitReport report = fit_report(trace, held_out ? &*held_out : nullptr, o.bytes, o.held_out);
+    if (!o.output.empty())
+        write_file(o.output, token_plans_json(fit_token_plans(trace, static_cast<double>(o.bytes))));
     std::fputs((o.json ? fit_json(report) : fit_text(report)).c_str(), stdout);
     return 0;
 }
@@ -236,7 +246,7 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(0, 99));
     FitOptions fitted;
     CLI::App* const fits =
-        app.add_subcommand("fit", "fit the thresholds of --precision auto, and say what they are worth");
+        app.add_subcommand("fit", "fit --precision auto, by entropy and by token, and say what it is worth");
     fits->add_option("trace", fitted.trace, "of a calibration text, by weir perplexity --kl REF --trace-tokens")
         ->required()
         ->type_name("TRACE");
@@ -244,6 +254,9 @@ int run(int argc, char** argv) {
         ->type_name("TRACE");
     fits->add_option("--bytes", fitted.bytes, "that a token may read on average (default: those of each plan in turn)")
         ->check(CLI::Range(1ull, 1ull << 50));
+    fits->add_option("-o,--output", fitted.output,
+                     "with --bytes: write plans by token there, for weir run --precision auto --token-plans")
+        ->type_name("FILE");
     fits->add_flag("--json", fitted.json, "one JSON object");
     SimulateOptions simulated;
     CLI::App* const simulates =

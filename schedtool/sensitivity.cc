@@ -12,6 +12,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 constexpr size_t kMostShards = 1u << 20;
+constexpr size_t kMostPlans = 1000;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 
 // Fields of an object, of the type and in the range that they must have.
@@ -123,6 +124,33 @@ RatedPlan rate(const Sensitivity& table, const Plan& plan) {
         out.kl += table.shards[s].kl.at(l);
     }
     return out;
+}
+
+std::string rated_plans_json(std::span<const RatedPlan> plans) {
+    Json list = Json::array();
+    for (const RatedPlan& p : plans)
+        list.push_back({{"bytes", p.bytes}, {"predicted_kl", p.kl}, {"plan", Json::parse(plan_json(p.plan))}});
+    return list.dump();
+}
+
+std::vector<RatedPlan> read_rated_plans(const std::string& text, const std::string& name) {
+    const Json list = Json::parse(text, nullptr, false);
+    const auto refuse = [&](const char* why) { throw std::runtime_error(name + ": " + why); };
+    if (!list.is_array() || list.empty() || list.size() > kMostPlans) refuse("has no list of plans");
+    std::vector<RatedPlan> read;
+    for (const Json& one : list) {
+        const bool whole = one.is_object() && one.contains("bytes") && one["bytes"].is_number_unsigned() &&
+                           one["bytes"] <= kMostBytes && one.contains("predicted_kl") &&
+                           one["predicted_kl"].is_number() && one.contains("plan") && one["plan"].contains("layers") &&
+                           one["plan"]["layers"].is_array();
+        if (!whole) refuse("has a plan without bytes, predicted_kl or plan");
+        read.push_back({read_plan(one["plan"].dump(), one["plan"]["layers"].size(), name), one["bytes"].get<uint64_t>(),
+                        one["predicted_kl"].get<double>()});
+        if (read.size() > 1 && read.back().bytes >= read[read.size() - 2].bytes)
+            refuse("has plans that are not in order, finest first");
+        if (read.back().plan.n_layers() != read.front().plan.n_layers()) refuse("has plans of several models");
+    }
+    return read;
 }
 
 }  // namespace weir::sched

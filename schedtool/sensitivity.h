@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,5 +46,9 @@ struct RatedPlan {
     double kl = 0;  // predicted
 };
 RatedPlan rate(const Sensitivity& table, const Plan& plan);
+
+// A list of plans, finest first, as files have it. Throws std::runtime_error that begins with `name` for a text that is none.
+std::string rated_plans_json(std::span<const RatedPlan> plans);
+std::vector<RatedPlan> read_rated_plans(const std::string& text, const std::string& name);
 
 }  // namespace weir::sched

@@ -11,43 +11,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 2;
-constexpr size_t kMostPlans = 1000;
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 constexpr double kMostNats = 1e6;
 
 [[noreturn]] void refuse(const std::string& name, size_t line, const std::string& why) {
     throw std::runtime_error(name + ": line " + std::to_string(line) + " " + why);
 }
 
-std::vector<RatedPlan> read_header(const Json& in, const std::string& name) {
+void read_header(const Json& in, const std::string& name, TokenTrace* trace) {
     if (!in.is_object() || !in.contains("weir_token_trace"))
         throw std::runtime_error(name + ": is no trace of tokens; weir perplexity --kl REF --trace-tokens makes one");
     if (in["weir_token_trace"] != kVersion) refuse(name, 1, "is of another version; make it anew");
-    const auto plans = in.find("plans");
-    if (plans == in.end() || !plans->is_array() || plans->empty() || plans->size() > kMostPlans)
-        refuse(name, 1, "has no list of plans");
-    std::vector<RatedPlan> read;
-    for (const Json& one : *plans) {
-        const bool whole = one.is_object() && one.contains("bytes") && one["bytes"].is_number_unsigned() &&
-                           one["bytes"] <= kMostBytes && one.contains("predicted_kl") &&
-                           one["predicted_kl"].is_number() && one.contains("plan") && one["plan"].contains("layers") &&
-                           one["plan"]["layers"].is_array();
-        if (!whole) refuse(name, 1, "has a plan without bytes, predicted_kl or plan");
-        read.push_back({read_plan(one["plan"].dump(), one["plan"]["layers"].size(), name), one["bytes"].get<uint64_t>(),
-                        one["predicted_kl"].get<double>()});
-        if (read.size() > 1 && read.back().bytes >= read[read.size() - 2].bytes)
-            refuse(name, 1, "has plans that are not in order, finest first");
-    }
-    return read;
+    if (!in.contains("model") || !in["model"].is_string()) refuse(name, 1, "has no \"model\"");
+    trace->model = in["model"].get<std::string>();
+    trace->plans = read_rated_plans(in.value("plans", Json()).dump(), name + ": line 1");
 }
 
 }  // namespace
 
-std::string trace_header(std::span<const RatedPlan> plans) {
-    Json list = Json::array();
-    for (const RatedPlan& p : plans)
-        list.push_back({{"bytes", p.bytes}, {"predicted_kl", p.kl}, {"plan", Json::parse(plan_json(p.plan))}});
-    return Json{{"weir_token_trace", kVersion}, {"plans", list}}.dump() + "\n";
+std::string trace_header(const std::string& model, std::span<const RatedPlan> plans) {
+    return Json{{"weir_token_trace", kVersion}, {"model", model}, {"plans", Json::parse(rated_plans_json(plans))}}.dump() + "\n";
 }
 
 // By hand: there are many, and six digits are enough.
@@ -76,7 +58,7 @@ TokenTrace read_trace(const std::string& text, const std::string& name) {
                                     text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
         at = end + 1;
         if (line == 1) {
-            trace.plans = read_header(in, name);
+            read_header(in, name, &trace);
             continue;
         }
         if (!in.is_object() || !in.contains("window") || !in["window"].is_number_unsigned())

@@ -23,6 +23,7 @@ struct TokenAtPlan {
 };
 
 struct TokenTrace {
+    std::string model;                // its fingerprint
     std::vector<RatedPlan> plans;     // finest first
     std::vector<size_t> windows;      // by token: the window that it is of, from 0, ascending
     std::vector<int32_t> inputs;      // by token: the id that was read, whose pass it is
@@ -35,7 +36,7 @@ struct TokenTrace {
 };
 
 // Lines, each with its end.
-std::string trace_header(std::span<const RatedPlan> plans);
+std::string trace_header(const std::string& model, std::span<const RatedPlan> plans);
 std::string trace_line(size_t window, int32_t input, std::span<const TokenAtPlan> plans);
 // Throws std::runtime_error, one line that begins with `name`, for a text that is no such trace, or one without a
 // token.

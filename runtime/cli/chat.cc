@@ -195,8 +195,8 @@ class Chat {
             if (precision_ != nullptr) {
                 place.emplace(precision_->begin(ids));
                 precision_->use(AutoPrecision::kFinest, 0, loaded_.store.get());
-                hooks.before_pass = [&](const TokenSignal& signal) {
-                    const size_t rung = precision_->next(&*place, signal);
+                hooks.before_pass = [&](TokenId id, const TokenSignal& signal) {
+                    const size_t rung = precision_->next(&*place, id, signal);
                     precision_->use(rung, 1, loaded_.store.get());
                     trace_.add(signal, rung);
                     if (rung != AutoPrecision::kFinest) finest = std::min(finest, signal.token);

@@ -14,6 +14,7 @@
 #include "runtime/cli/precision_files.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/error.h"
+#include "runtime/model/native_format.h"
 
 namespace weir {
 namespace {
@@ -33,7 +34,7 @@ struct Options {
     RunOptions run;
     std::string reference;
     std::string trace_tokens;  // file to record every plan of --precision auto in, token by token
-    size_t trace_plans = kRungs;
+    std::optional<size_t> trace_plans;
     size_t windows = 0;  // 0: all
 };
 
@@ -58,11 +59,14 @@ void check_pair(const ModelFile& model, const ModelFile& reference, const std::s
 
 int perplexity(const Options& options) {
     const RunOptions& o = options.run;
-    const bool traces = !options.trace_tokens.empty();
-    if (traces && options.reference.empty()) throw UsageError("--trace-tokens records distances: it takes --kl REF_MODEL");
-    if (traces && (o.precision || !o.precision_plan.empty()))
-        throw UsageError("--trace-tokens goes through the plans of --precision auto: no --precision and no --precision-plan beside it");
-    if (!traces && !o.sensitivity.empty()) throw UsageError("--sensitivity belongs to --trace-tokens");
+    const bool follows = o.precision == kAutoPrecision, traces = follows || !options.trace_tokens.empty();
+    if (traces && options.reference.empty()) throw UsageError("--trace-tokens and --precision auto measure distances: they take --kl REF_MODEL");
+    if (traces && ((o.precision && !follows) || !o.precision_plan.empty()))
+        throw UsageError("--trace-tokens goes through the plans of --precision auto: no other --precision and no --precision-plan beside it");
+    if (!traces && !o.sensitivity.empty()) throw UsageError("--sensitivity belongs to --trace-tokens and --precision auto");
+    if (!follows && !o.token_plans.empty()) throw UsageError("--token-plans belongs to --precision auto");
+    if (!o.token_plans.empty() && !o.sensitivity.empty()) throw UsageError("--token-plans and --sensitivity together: the former has its plans in it");
+    if (options.trace_plans && (follows || !traces)) throw UsageError("--trace-plans belongs to --trace-tokens, and --precision auto has its own");
     const kernels::KernelSet& kernels = chosen_kernels();
     const ModelFile model(o.model, o.pre_tokenizer);
     std::optional<ModelFile> reference;
@@ -91,9 +95,11 @@ int perplexity(const Options& options) {
     const size_t rows = std::clamp<size_t>(kLogitBytes / sizeof(float) / model.config.n_vocab, 1, std::min(report.batch, scored_per_window(o.context)));
     const BufferShape shape = {report.batch, rows, o.context, report.threads};
     std::vector<ModelShare> shares = {{&model, shape}};
+    std::unique_ptr<AutoPrecision> precision;
     std::vector<sched::RatedPlan> ladder;
     if (traces) {
-        ladder = chosen_ladder(o, model, options.trace_plans);
+        precision = chosen_auto_precision(o, model);
+        ladder = follows ? precision->ladder() : chosen_ladder(o, model, options.trace_plans.value_or(kRungs));
         for (const sched::RatedPlan& rated : ladder) shares[0].plans.push_back(rated.plan);
         shares[0].beside_bytes = LadderProbe::bytes(o.context, model.config.n_vocab, ladder.size());
     } else {
@@ -117,12 +123,14 @@ int perplexity(const Options& options) {
         const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
         return format_fixed(spent / static_cast<double>(done) * static_cast<double>(n_windows - done), 0) + " s left";
     };
-    LadderTrace trace{ladder, {}};
+    LadderTrace trace;
     if (traces) {
+        trace.fingerprint = native_fingerprint(*model.file.native());
+        trace.plans = ladder;
         LadderProbe probe({&loaded.forward, &loaded.cache}, *loaded.store, ladder, *truth_reader, loaded.team, o.context,
                           model.config.n_vocab, rows);
         ProgressLine progress;
-        trace_ladder(options.trace_tokens, probe, std::span<const TokenId>(ids).first(n_windows * o.context), o.context, [&](size_t i) {
+        trace_ladder(options.trace_tokens, probe, std::span<const TokenId>(ids).first(n_windows * o.context), o.context, precision.get(), [&](size_t i) {
             if (i > 0 && progress.due()) progress.show("window " + std::to_string(i + 1) + " of " + std::to_string(n_windows) + ", " + left(i));
             return signals.asked() == 0;
         }, &trace);
@@ -167,9 +175,10 @@ Command add_perplexity(CLI::App& app) {
     command->add_option("--trace-tokens", options->trace_tokens,
                         "with --kl: each plan of --precision auto on each token, recorded for weir-sched fit")->type_name("FILE");
     command->add_option("--trace-plans", options->trace_plans, "of --trace-tokens: so many plans of the list, instead of those of auto")
-        ->capture_default_str()->check(whole_number(2, kMostTracePlans));
-    command->add_option("--sensitivity", run.sensitivity, "of --trace-tokens: the table (default: MODEL.sensitivity.json, by weir calibrate)")
+        ->check(whole_number(2, kMostTracePlans));
+    command->add_option("--sensitivity", run.sensitivity, "of --trace-tokens and --precision auto: the table (default: MODEL.sensitivity.json, by weir calibrate)")
         ->type_name("FILE");
+    add_token_plans(*command, &run);
     command->add_option("-c,--ctx-size", run.context, "tokens of a window, of which the second half is scored")->capture_default_str()
         ->check(whole_number(kLeastWindow, 1u << 24));
     command->add_option("--windows,--chunks", options->windows, "of the text, from its start (default: all)")->check(whole_number(1, UINT32_MAX));

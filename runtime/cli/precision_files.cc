@@ -16,6 +16,13 @@ namespace {
 // Nats, predicted: beyond it a plan is worse than most uses bear.
 constexpr double kMostKl = 0.1;
 
+void check_native(const RunOptions& o, const ModelFile& model) {
+    if (model.file.native() == nullptr)
+        throw UsageError(
+            "--precision auto: " + o.model +
+            " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
+}
+
 sched::PlanMemory read_memory(const std::string& path) {
     struct stat there {};
     if (path.empty() || ::stat(path.c_str(), &there) != 0) return sched::PlanMemory();
@@ -25,10 +32,7 @@ sched::PlanMemory read_memory(const std::string& path) {
 }  // namespace
 
 std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile& model, size_t rungs) {
-    if (model.file.native() == nullptr)
-        throw UsageError(
-            "--precision auto: " + o.model +
-            " is plain GGUF and has one precision; weir convert makes a native file of it, which has five");
+    check_native(o, model);
     const std::string path = o.sensitivity.empty() ? sensitivity_path(o.model) : o.sensitivity;
     struct stat there {};
     if (::stat(path.c_str(), &there) != 0)
@@ -43,6 +47,13 @@ std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile
 
 std::unique_ptr<AutoPrecision> chosen_auto_precision(const RunOptions& o, const ModelFile& model) {
     if (o.precision != kAutoPrecision) return nullptr;
+    if (!o.token_plans.empty()) {
+        check_native(o, model);
+        sched::TokenPlans plans = sched::read_token_plans(read_text(o.token_plans, "the plans by token"), o.token_plans);
+        if (plans.model != native_fingerprint(*model.file.native()) || plans.plans[0].plan.n_layers() != model.config.n_layers)
+            throw Error(o.token_plans + ": was fitted to another model than " + o.model + "; trace and fit it anew (weir perplexity --trace-tokens, weir-sched fit)");
+        return std::make_unique<AutoPrecision>(std::move(plans));
+    }
     return std::make_unique<AutoPrecision>(chosen_ladder(o, model), read_memory(o.plan_memory));
 }
 

@@ -159,8 +159,8 @@ int run(RunOptions o) {
     std::optional<AutoPrecision::Place> place;
     if (precision != nullptr) {
         place.emplace(precision->begin(prompt));
-        hooks.before_pass = [&](const TokenSignal& signal) {
-            const size_t rung = precision->next(&*place, signal);
+        hooks.before_pass = [&](TokenId id, const TokenSignal& signal) {
+            const size_t rung = precision->next(&*place, id, signal);
             precision->use(rung, 1, &store);
             trace.add(signal, rung);
         };

@@ -102,6 +102,7 @@ void add_answer_options(CLI::App& parser, RunOptions* o) {
                      "on (default): give memory of the weights back while memory is short, here or in the cgroups above");
     parser.get_option("--pressure")->group(kMemory);
     parser.add_option("--sensitivity", o->sensitivity, "of --precision auto: the table (default: MODEL.sensitivity.json, by weir calibrate)")->type_name("FILE");
+    add_token_plans(parser, o);
     parser.add_option("--plan-memory", o->plan_memory, "of --precision auto: remember there where prompts ended, and begin there with the next of their kind")
         ->type_name("FILE");
     parser.add_option("--system", o->system, "system prompt of a chat")->type_name("TEXT");
@@ -109,6 +110,11 @@ void add_answer_options(CLI::App& parser, RunOptions* o) {
         ->type_name("NAME|FILE");
     parser.add_option("--pre-tokenizer", o->pre_tokenizer, "override the file's pre-tokenizer")->type_name("NAME");
     add_engine_options(parser, o);
+}
+
+void add_token_plans(CLI::App& parser, RunOptions* o) {
+    parser.add_option("--token-plans", o->token_plans, "of --precision auto: plans by which token is read, as weir-sched fit writes them, instead of by entropy")
+        ->type_name("FILE");
 }
 
 void add_precision_trace(CLI::App& parser, RunOptions* o) {
@@ -154,9 +160,12 @@ void check_answer_options(const RunOptions& o) {
     for (const float value : {o.sampler.temperature, o.sampler.top_p, o.sampler.min_p, o.sampler.repeat_penalty})
         if (!std::isfinite(value)) throw UsageError("--temp, --top-p, --min-p and --repeat-penalty take numbers");
     const bool with_auto = o.precision == kAutoPrecision;
-    if (!with_auto && !(o.sensitivity + o.plan_memory + o.trace_precision).empty())
-        throw UsageError("--sensitivity, --plan-memory and --trace-precision belong to --precision auto");
+    if (!with_auto && !(o.sensitivity + o.token_plans + o.plan_memory + o.trace_precision).empty())
+        throw UsageError("--sensitivity, --token-plans, --plan-memory and --trace-precision belong to --precision auto");
     if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
+    if (!o.token_plans.empty() && !o.sensitivity.empty()) throw UsageError("--token-plans and --sensitivity together: the former has its plans in it");
+    if (!o.token_plans.empty() && !o.plan_memory.empty())
+        throw UsageError("--token-plans and --plan-memory together: each token has its own plan, wherever a prompt has ended");
 }
 
 void check_run_options(const RunOptions& o) {

@@ -37,6 +37,7 @@ struct RunOptions {
     std::optional<int> precision;  // of a native file, bits; kAutoPrecision: a plan for each token; kExactPrecision: 8, drafted
     std::string precision_plan;    // or a file with a level for each shard
     std::string sensitivity;       // of auto: the table; empty: MODEL.sensitivity.json
+    std::string token_plans;       // the plans by token that weir-sched fit has written
     std::string plan_memory;       // and a file that remembers where prompts ended
     std::string trace_precision;   // and one to record each token's rung in
     std::vector<std::string> drafts;  // who drafts: "lookup", a level of a native file, a model's file
@@ -70,6 +71,8 @@ void add_engine_options(CLI::App& parser, RunOptions* options);
 void add_precision_options(CLI::App& parser, RunOptions* options);
 // And what every command takes that answers: context, threads, sampling, chat format, files of --precision auto.
 void add_answer_options(CLI::App& parser, RunOptions* options);
+// --token-plans
+void add_token_plans(CLI::App& parser, RunOptions* options);
 // --trace-precision
 void add_precision_trace(CLI::App& parser, RunOptions* options);
 // All of `weir run`.

@@ -20,6 +20,10 @@ AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMe
     for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
 }
 
+AutoPrecision::AutoPrecision(sched::TokenPlans by_token) : ladder_(by_token.plans), options_{}, by_token_(std::move(by_token)) {
+    for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
+}
+
 std::vector<sched::Plan> AutoPrecision::plans() const {
     std::vector<sched::Plan> plans;
     for (const sched::RatedPlan& rated : ladder_) plans.push_back(rated.plan);
@@ -35,18 +39,19 @@ AutoPrecision::Place AutoPrecision::begin(std::span<const TokenId> prompt) {
     }
     if (known) ++report_.remembered;
     const size_t first = std::min(known.value_or(ladder_.size() / 2), ladder_.size() - 1);
-    return {signature, known.has_value(), false, sched::Scheduler(ladder_.size(), first, options_)};
+    return {signature, known.has_value(), sched::Scheduler(ladder_.size(), first, options_), std::nullopt};
 }
 
-size_t AutoPrecision::next(Place* place, const TokenSignal& signal) {
-    const size_t before = place->rung(), rung = place->scheduler.next({signal.entropy, signal.margin});
-    place->moved = true;
+size_t AutoPrecision::next(Place* place, TokenId id, const TokenSignal& signal) {
+    const size_t before = place->rung();
+    const size_t rung = by_token_ ? by_token_->rung(id) : place->scheduler.next({signal.entropy, signal.margin});
+    place->next = rung;
     if (rung != before) ++report_.switches;
     return rung;
 }
 
 void AutoPrecision::end(const Place& place) {
-    if (!place.moved) return;
+    if (!place.next || by_token_) return;
     const std::lock_guard lock(mutex_);
     memory_.remember(place.signature, place.rung());
     memory_changed_ = true;

@@ -1,7 +1,8 @@
 // `--precision auto` while a model computes: which plan of a ladder each pass has, and where each answer stands on that ladder.
 //
 // Every answer goes along the ladder by itself (schedtool/scheduler.h): it begins where the last prompt of its kind ended, or in
-// the middle, and each of its tokens says which rung the next one wants. A pass has one plan, the finest that anything in it
+// the middle, and each of its tokens says which rung the next one wants; or, with plans by token (schedtool/token_plans.h), each
+// token has the rung that it wants for being read. A pass has one plan, the finest that anything in it
 // wants. Prompts want the finest of all, at 8 bits: their reads are shared by all their tokens.
 //
 // For the thread that owns the Forward; changed_memory() for any one thread.
@@ -18,6 +19,7 @@
 #include "runtime/engine/weight_store.h"
 #include "schedtool/plan_memory.h"
 #include "schedtool/scheduler.h"
+#include "schedtool/token_plans.h"
 
 namespace weir {
 
@@ -42,20 +44,22 @@ class AutoPrecision {
     struct Place {
         uint64_t signature;  // of its prompt
         bool remembered;
-        bool moved = false;  // a token has said what the next one wants
         sched::Scheduler scheduler;
-        size_t rung() const { return scheduler.rung(); }
+        std::optional<size_t> next;  // what a token has said that the next one wants
+        size_t rung() const { return next.value_or(scheduler.rung()); }
     };
 
     // ladder: finest first, not empty. A store was opened with plans(); the first is in force.
     AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options = {});
+    // Nothing is remembered of prompts: each token says by itself what it wants.
+    explicit AutoPrecision(sched::TokenPlans by_token);
 
     const std::vector<sched::RatedPlan>& ladder() const { return ladder_; }
     std::vector<sched::Plan> plans() const;
 
     Place begin(std::span<const TokenId> prompt);
-    // The rung that the token after this one wants.
-    size_t next(Place* place, const TokenSignal& signal);
+    // The rung of the pass that reads this token, which was drawn from the distribution that the signal is of.
+    size_t next(Place* place, TokenId id, const TokenSignal& signal);
     // After the last token: where this kind of prompt ends is remembered.
     void end(const Place& place);
 
@@ -70,6 +74,7 @@ class AutoPrecision {
   private:
     const std::vector<sched::RatedPlan> ladder_;
     const sched::SchedulerOptions options_;
+    const std::optional<sched::TokenPlans> by_token_;
     size_t rung_ = kFinest;
     AutoReport report_;
 

@@ -206,7 +206,7 @@ GenerateResult generate(Forward& forward, KvCache& cache, const WeightStore& sto
             steady_from.emplace();
             steady_from->store = store.stats();
         }
-        if (hooks.before_pass) hooks.before_pass(signal);
+        if (hooks.before_pass) hooks.before_pass(id, signal);
 
         const size_t room = std::min(options.max_tokens - result.ids.size(), cache.capacity() - verified) - 1;
         const std::span<const TokenId> batch = drafter != nullptr ? drafter->draft(&history, room) : std::span(&history.back(), 1);

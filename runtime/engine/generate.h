@@ -73,7 +73,7 @@ TokenSignal signal_of(const kernels::KernelSet& kernels, size_t token, std::span
 
 struct GenerateHooks {
     std::function<bool(TokenId)> on_token;                         // false: stop, as if interrupted
-    std::function<void(const TokenSignal&)> before_pass;           // that the token is computed in
+    std::function<void(TokenId, const TokenSignal&)> before_pass;  // that reads the token, drawn from what the signal is of
     std::function<void(size_t done, size_t total)> on_prompt;      // tokens of the prompt
     const std::atomic<bool>* stop = nullptr;                       // looked at once per pass
 };

@@ -44,6 +44,11 @@ void LadderProbe::read(Reader reader, std::span<const TokenId> ids, const Row& r
     }
 }
 
+double LadderProbe::distance(size_t place, std::span<const float> logits) const {
+    const std::span<const float> truth(truth_.data() + place * n_vocab_, n_vocab_);
+    return kl_divergence(truth, truth_sum_[place], logits, log_sum_exp(logits));
+}
+
 std::span<const sched::TokenAtPlan> LadderProbe::score(std::span<const TokenId> ids) {
     const size_t first = first_scored(ids.size());
     const std::span<const TokenId> prompt = ids.first(first), rest = ids.subspan(first, truth_sum_.size());
@@ -62,12 +67,32 @@ std::span<const sched::TokenAtPlan> LadderProbe::score(std::span<const TokenId> 
         store_.use_plan(plans_[p].plan);
         read(model_, rest, [&](size_t place, std::span<const float> logits) {
             const TokenSignal signal = signal_of(model_.forward->kernels(), place, logits);
-            const std::span<const float> truth(truth_.data() + place * n_vocab_, n_vocab_);
-            found_[place * plans_.size() + p] = {{signal.entropy, signal.margin},
-                                                 kl_divergence(truth, truth_sum_[place], logits, log_sum_exp(logits))};
+            found_[place * plans_.size() + p] = {{signal.entropy, signal.margin}, distance(place, logits)};
         });
     }
     return found_;
+}
+
+sched::WindowSums LadderProbe::follow(std::span<const TokenId> ids, AutoPrecision* precision) {
+    const size_t first = first_scored(ids.size());
+    const std::span<const TokenId> prompt = ids.first(first), rest = ids.subspan(first, truth_sum_.size());
+    const kernels::KernelSet& kernels = model_.forward->kernels();
+    AutoPrecision::Place place = precision->begin(prompt);
+    precision->use(AutoPrecision::kFinest, 0, &store_);
+    prefill(model_, prompt.first(first - 1));
+    TokenSignal signal = signal_of(kernels, 0, model_.forward->pass(prompt.last(1), 1, true));
+    sched::WindowSums sums{0, 0, 0, std::vector<double>(plans_.size())};
+    for (size_t t = 0; t < rest.size(); ++t) {
+        const size_t rung = precision->next(&place, rest[t], signal);
+        precision->use(rung, 1, &store_);
+        const std::span<const float> logits = model_.forward->pass(rest.subspan(t, 1), 1, true);
+        signal = signal_of(kernels, t + 1, logits);
+        sums.tokens += 1;
+        sums.bytes += static_cast<double>(plans_[rung].bytes);
+        sums.kl += distance(t, logits);
+        for (size_t p = 0; p < plans_.size(); ++p) sums.plans[p] += found_[t * plans_.size() + p].kl;
+    }
+    return sums;
 }
 
 }  // namespace weir

@@ -8,8 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/engine/auto_precision.h"
 #include "runtime/engine/score.h"
 #include "runtime/engine/weight_store.h"
+#include "schedtool/fit.h"
 #include "schedtool/token_trace.h"
 
 namespace weir {
@@ -25,11 +27,15 @@ class LadderProbe {
 
     // ids: a window, BOS in place. [scored position][plan], until the next call.
     std::span<const sched::TokenAtPlan> score(std::span<const TokenId> ids);
+    // The same window once more, as `--precision auto` computes an answer: token by token, each at the plan that it has there,
+    // behind tokens of whatever plans they had. precision: of these plans.
+    sched::WindowSums follow(std::span<const TokenId> ids, AutoPrecision* precision);
 
   private:
     template <typename Row>
     void read(Reader reader, std::span<const TokenId> ids, const Row& row);
     static void prefill(Reader reader, std::span<const TokenId> ids);
+    double distance(size_t place, std::span<const float> logits) const;  // from the reference's, nats
 
     const Reader model_, reference_;
     WeightStore& store_;

@@ -404,7 +404,7 @@ void Scheduler::sample(Slot& slot, std::span<const float> logits) {
     if (slot.constraint && slot.constraint->complete()) return finish(slot, FinishReason::kEnd);
     if (slot.generated >= request.max_tokens) return finish(slot, FinishReason::kLimit);
     if (slot.cached.size() == context_) return finish(slot, FinishReason::kContext);
-    if (slot.place) precision_->next(&*slot.place, *signal);
+    if (slot.place) precision_->next(&*slot.place, slot.history.back(), *signal);
 }
 
 void Scheduler::remember_entropy(double nats) {

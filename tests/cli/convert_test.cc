@@ -236,7 +236,7 @@ TEST_F(Convert, TunesScales) {
 TEST_F(Convert, CalibratesPlansAndAdapts) {
     convert();
     const std::string text = native_ + ".txt", table = native_ + ".sensitivity.json", plan = native_ + ".plan", memory = native_ + ".memory",
-                      trace = native_ + ".trace", token_trace = native_ + ".tokens";
+                      trace = native_ + ".trace", token_trace = native_ + ".tokens", by_token = native_ + ".token-plans";
     {
         std::ofstream out(text);
         for (int i = 0; i < 400; ++i) out << "abc ba" << (i * i % 7) << " ";
@@ -294,6 +294,31 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     ASSERT_EQ(fitted.status, 0) << fitted.err;
     EXPECT_EQ(json::parse(fitted.out, nullptr, false)["rows"].size(), ladder.size());
     expect_one_line(spawn({WEIR_SCHED, "fit", table}, {}), 1, "is no trace");
+
+    // Plans by token: of bytes without bounds each token has the finest plan, of none the coarsest, and as they were traced.
+    std::vector<std::string> followed = {"perplexity", native_, "-f", text, "-c", "32", "--windows", "3", "--paging", "resident", "--kl", model_.path(), "--precision", "auto", "--json"};
+    EXPECT_GT(json::parse(weir(followed).out, nullptr, false)["auto"]["kl"], 0);
+    followed.insert(followed.end(), {"--token-plans", by_token});
+    for (const char* const bytes : {"1000000000000", "1"}) {
+        expect_one_line(spawn({WEIR_SCHED, "fit", token_trace, "-o", by_token}, {}), 2, "--bytes");
+        ASSERT_EQ(spawn({WEIR_SCHED, "fit", token_trace, "--bytes", bytes, "-o", by_token}, {}).status, 0);
+        const json said = json::parse(weir(followed).out, nullptr, false);
+        const json& plan = bytes[1] == 0 ? said["plans"].back() : said["plans"].front();
+        EXPECT_EQ(said["auto"]["bytes"], plan["bytes"]);
+        EXPECT_NEAR(said["auto"]["kl"].get<double>(), plan["kl"].get<double>(), 1e-12);
+        EXPECT_NEAR(said["auto"]["ratio"].get<double>(), 1, 1e-6);
+    }
+    std::vector<std::string> by_tokens = {"run", native_, "-p", "ab ab ab", "-n", "24", "--precision", "auto", "--token-plans", by_token, "--paging", "resident", "--json", "--temp", "0", "--ignore-eos"};
+    const json coarsest = json::parse(weir(by_tokens).out, nullptr, false)["precision"];
+    EXPECT_EQ(coarsest["auto"].back()["tokens"], 23);
+    EXPECT_EQ(coarsest["remembered"], false);
+    by_tokens.insert(by_tokens.end(), {"--plan-memory", memory});
+    expect_one_line(weir(by_tokens), 2, "--plan-memory together");
+    by_tokens[by_tokens.size() - 2] = "--sensitivity";
+    expect_one_line(weir(by_tokens), 2, "--sensitivity together");
+    by_tokens.resize(by_tokens.size() - 2);
+    expect_one_line(weir({"run", native_, "-p", "ab", "--token-plans", by_token}), 2, "belong to --precision auto");
+    expect_one_line(weir({"perplexity", native_, "-f", text, "--token-plans", by_token}), 2, "belongs to --precision auto");
     const std::vector<std::string> simulate = {WEIR_SCHED, "simulate", table, "--compute-ms", "5,4,3,2,1", "--acceptance", "0.5,0.4", "--device-gbps"};
     const auto at_speed = [&](const char* gbps) {
         std::vector<std::string> args = simulate;
@@ -311,12 +336,13 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     elsewhere.back() = text + ".not";
     expect_one_line(weir(elsewhere), 2, "weir calibrate");
     expect_one_line(weir({"run", native_, "-p", "ab", "--trace-precision", trace}), 2, "belong to --precision auto");
-    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "for weir run, chat and serve");
+    expect_one_line(weir({"perplexity", native_, "-f", text, "--precision", "auto"}), 2, "they take --kl");
     // Of another model: planes that were rounded in another way.
     ASSERT_EQ(weir({"convert", model_.path(), native_, "--force", "--calibration", text, "--calibration-tokens", "512"}).status, 0);
     EXPECT_EQ(weir({"verify", native_}).status, 0);
     expect_one_line(weir(run), 1, "was measured on another model");
-    for (const std::string& path : {text, table, plan, memory, trace, token_trace}) fs::remove(path);
+    expect_one_line(weir(by_tokens), 1, "was fitted to another model");
+    for (const std::string& path : {text, table, plan, memory, trace, token_trace, by_token}) fs::remove(path);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ TEST(AutoPrecision, APromptOfAKindBeginsWhereTheLastOneEnded) {
     EXPECT_EQ(first.rung(), 2u);
     precision.end(first);  // it has said nothing
     EXPECT_EQ(precision.changed_memory(), std::nullopt);
-    for (int i = 0; i < 5; ++i) precision.next(&first, kUnsure);
+    for (int i = 0; i < 5; ++i) precision.next(&first, 7, kUnsure);
     EXPECT_EQ(first.rung(), AutoPrecision::kFinest);
     precision.end(first);
     const std::optional<std::string> text = precision.changed_memory();
@@ -39,6 +39,20 @@ TEST(AutoPrecision, APromptOfAKindBeginsWhereTheLastOneEnded) {
     EXPECT_FALSE(later.begin(other).remembered);
     EXPECT_EQ(later.report().remembered, 1u);
     EXPECT_EQ(precision.report().switches, 2u);
+}
+
+TEST(AutoPrecision, ByTokenEachTokenHasItsOwnPlan) {
+    AutoPrecision precision(sched::TokenPlans{"m", ladder(2), 1e-3, {{7, 1000}, {8, 1e-6}}});
+    EXPECT_EQ(precision.ladder().size(), 5u);
+    AutoPrecision::Place place = precision.begin(std::vector<TokenId>{3, 4, 5});
+    for (const TokenId id : {7, 7, 8, 7}) {
+        const size_t rung = precision.next(&place, id, kUnsure);
+        EXPECT_EQ(rung, id == 7 ? AutoPrecision::kFinest : 4u);
+        EXPECT_EQ(place.rung(), rung);
+    }
+    EXPECT_EQ(precision.report().switches, 3u);  // from the middle, and twice
+    precision.end(place);
+    EXPECT_EQ(precision.changed_memory(), std::nullopt);
 }
 
 TEST(AutoPrecision, CountsPlansOfPassesAndTokens) {

@@ -44,10 +44,11 @@ TEST(Fit, FindsWhatEntropyTells) {
         const TokenTrace trace = drawn_trace(seed, true), held_out = drawn_trace(seed + 100, true);
         const Tuning tuning = fit_scheduler(trace, 600);
         EXPECT_LE(cost_of(trace, tuning).bytes, 600);
-        const Worth worth = worth_of(held_out, tuning, TokenCosts(trace));
+        const Worth worth = worth_of(held_out, tuning);
+        const Bounds bounds = bounds_of(held_out, worth.rule.bytes);
         EXPECT_LT(worth.high, 0.8);
-        EXPECT_LT(worth.before, 0.5 * worth.mixed);
-        EXPECT_LE(worth.oracle, worth.before);
+        EXPECT_LT(bounds.before, 0.5 * worth.mixed);
+        EXPECT_LE(bounds.oracle, bounds.before);
     }
 }
 
@@ -55,11 +56,12 @@ TEST(Fit, ClaimsNothingWhereEntropyIsNoise) {
     for (uint32_t seed = 0; seed < 2; ++seed) {
         SCOPED_TRACE(seed);
         const TokenTrace trace = drawn_trace(seed, false), held_out = drawn_trace(seed + 100, false);
-        const Worth worth = worth_of(held_out, fit_scheduler(trace, 600), TokenCosts(trace));
+        const Worth worth = worth_of(held_out, fit_scheduler(trace, 600));
+        const Bounds bounds = bounds_of(held_out, worth.rule.bytes);
         EXPECT_GT(worth.high, 0.95);
-        EXPECT_GT(worth.before, 0.8 * worth.mixed);
-        EXPECT_GT(worth.input, 0.8 * worth.mixed);
-        EXPECT_LT(worth.oracle, 0.5 * worth.mixed);  // which does know
+        EXPECT_GT(bounds.before, 0.8 * worth.mixed);
+        EXPECT_LT(bounds.oracle, 0.5 * worth.mixed);  // which does know
+        EXPECT_GT(worth_of(held_out, fit_token_plans(trace, 600)).high, 0.95);
     }
 }
 
@@ -70,22 +72,45 @@ TEST(Fit, FindsWhichTokensCost) {
         return trace;
     };
     const TokenTrace trace = name(drawn_trace(1, false)), held_out = name(drawn_trace(101, false));
-    const TokenCosts costs(trace);
-    for (int32_t id = 0; id < 7; ++id) EXPECT_GT(costs.of(id), 3 * costs.of(id + 7));
-    EXPECT_EQ(costs.of(99), 1);
-    const Worth worth = worth_of(held_out, fit_scheduler(trace, 600), costs);
-    EXPECT_LT(worth.input, 0.5 * worth.mixed);
-    EXPECT_GE(worth.input, worth.oracle);
+    const TokenPlans fitted = fit_token_plans(trace, 600);
+    for (int32_t id = 0; id < 7; ++id) {
+        EXPECT_GT(fitted.cost(id), 3 * fitted.cost(id + 7));
+        EXPECT_LE(fitted.rung(id), fitted.rung(id + 7));
+    }
+    EXPECT_EQ(fitted.cost(99), 1);
+    const Worth own = worth_of(trace, fitted), worth = worth_of(held_out, fitted);
+    EXPECT_LE(own.rule.bytes, 600);
+    EXPECT_GT(own.rule.bytes, 500);
+    EXPECT_LT(worth.high, 0.5);
+    EXPECT_GE(worth.rule.kl, bounds_of(held_out, worth.rule.bytes).oracle);
 }
 
 TEST(Fit, ATokenThatWasSeenOnceIsNearlyAsAnyOther) {
     TokenTrace trace = drawn_trace(1, false);
     trace.inputs[0] = 50;
     for (size_t p = 0; p < trace.plans.size(); ++p) trace.tokens[p].kl *= 1000;
-    const double seen_once = TokenCosts(trace).of(50), all = TokenCosts(trace).of(1);
-    EXPECT_GT(seen_once, all);
+    const TokenPlans fitted = fit_token_plans(trace, 600);
+    EXPECT_GT(fitted.cost(50), fitted.cost(1));
+    EXPECT_LT(fitted.cost(50), 80);  // 480 tokens: alone it would have most of them
     trace.inputs.assign(trace.n_tokens(), 50);
-    EXPECT_NEAR(TokenCosts(trace).of(50), 1, 1e-9);
+    EXPECT_NEAR(fit_token_plans(trace, 600).cost(50), 1, 1e-9);
+}
+
+TEST(Fit, PlansByTokenKeepToTheirBytes) {
+    for (uint32_t seed = 0; seed < 6; ++seed) {
+        TokenTrace trace = drawn_trace(seed, false);
+        std::mt19937 random(seed);
+        for (int32_t& id : trace.inputs) id = static_cast<int32_t>(random() % 100);
+        double before = 0;
+        for (const double bytes : {400, 430, 500, 600, 777, 990, 2000}) {
+            const double took = worth_of(trace, fit_token_plans(trace, bytes)).rule.bytes;
+            EXPECT_LE(took, bytes);
+            EXPECT_GE(took, before);
+            before = took;
+        }
+        EXPECT_EQ(before, 1000);
+        EXPECT_EQ(worth_of(trace, fit_token_plans(trace, 1)).rule.bytes, 400);  // the fewest that there are
+    }
 }
 
 TEST(Fit, MoreBytesNeverCostMore) {

@@ -13,13 +13,14 @@ using testing::HasSubstr;
 std::string small_trace() {
     const std::vector<RatedPlan> plans = {{uniform_plan(2, 8), 900, 0}, {uniform_plan(2, 3), 400, 0.25}};
     const std::vector<TokenAtPlan> one = {{{1.5, 0.25}, 0}, {{2, 0.125}, 1e-7}}, two = {{{0, 1}, 0.5}, {{3, 0}, 0.75}};
-    return trace_header(plans) + trace_line(0, 7, one) + trace_line(4, 128000, two);
+    return trace_header("m", plans) + trace_line(0, 7, one) + trace_line(4, 128000, two);
 }
 
 TEST(TokenTrace, IsReadBackAsWritten) {
     const TokenTrace trace = read_trace(small_trace(), "x");
     ASSERT_EQ(trace.plans.size(), 2u);
     EXPECT_EQ(trace.plans[1].plan, uniform_plan(2, 3));
+    EXPECT_EQ(trace.model, "m");
     EXPECT_EQ(trace.plans[1].bytes, 400u);
     EXPECT_EQ(trace.plans[1].kl, 0.25);
     EXPECT_EQ(trace.windows, (std::vector<size_t>{0, 4}));
@@ -28,7 +29,7 @@ TEST(TokenTrace, IsReadBackAsWritten) {
     EXPECT_EQ(trace.at(0)[0].signal.entropy, 1.5);
     EXPECT_EQ(trace.at(0)[1].kl, 1e-7);
     EXPECT_EQ(trace.at(1)[1].signal.margin, 0);
-    EXPECT_EQ(trace_header(trace.plans) + trace_line(0, 7, trace.at(0)) + trace_line(4, 128000, trace.at(1)), small_trace());
+    EXPECT_EQ(trace_header(trace.model, trace.plans) + trace_line(0, 7, trace.at(0)) + trace_line(4, 128000, trace.at(1)), small_trace());
 }
 
 TEST(TokenTrace, RefusesWhatIsNone) {
@@ -51,9 +52,10 @@ TEST(TokenTrace, RefusesWhatIsNone) {
     EXPECT_THAT(why_not(small_trace().substr(0, small_trace().find('\n') + 1)), HasSubstr("holds none"));
     EXPECT_THAT(why_not(small_trace().substr(0, small_trace().size() - 9)), HasSubstr("line 3 is no token's"));
     EXPECT_THAT(changed("\"weir_token_trace\":2", "\"weir_token_trace\":9"), HasSubstr("another version"));
-    EXPECT_THAT(changed("\"plans\":[", "\"plans\":[7,"), HasSubstr("line 1 has a plan without bytes"));
+    EXPECT_THAT(changed("\"model\":\"m\"", "\"model\":7"), HasSubstr("line 1 has no \"model\""));
+    EXPECT_THAT(changed("\"plans\":[", "\"plans\":[7,"), HasSubstr("line 1: has a plan without bytes"));
     EXPECT_THAT(changed("\"plans\":[", "\"plans\":[{\"bytes\":1,\"predicted_kl\":0,\"plan\":{\"layers\":7}},"),
-                HasSubstr("line 1 has a plan without bytes"));
+                HasSubstr("line 1: has a plan without bytes"));
     EXPECT_THAT(changed("\"plans\":", "\"pans\":"), HasSubstr("no list of plans"));
     EXPECT_THAT(changed("\"bytes\":900", "\"bytes\":300"), HasSubstr("finest first"));
     EXPECT_THAT(changed("\"head\":8", "\"head\":5"), HasSubstr("t.jsonl"));
