@@ -154,6 +154,8 @@ const char* name_of(Activation a) {
             return "int8";
         case Activation::kFine:
             return "fine";
+        case Activation::kWhole:
+            return "whole";
         case Activation::kF32:
             break;
     }
@@ -168,7 +170,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     for (const TypeTraits& t : all_traits()) {
-        for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kF32}) {
+        for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kWhole, Activation::kF32}) {
             if (activation_for(t.type, kColumns, a) != a) continue;
             for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{6}, size_t{8}, kFewTokens, size_t{64}}) {
                 const std::string name =
@@ -179,7 +181,7 @@ int main(int argc, char** argv) {
         }
     }
     for (const size_t columns : kNestedColumns) {
-        for (const Activation a : {Activation::kInt8, Activation::kFine}) {
+        for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kWhole}) {
             for (const size_t tokens : {1, 2, 3, 4, 6, 8, 16, 64}) {
                 const auto add = [&](const char* what, const std::string& which, auto run, auto type) {
                     const std::string name = std::string(what) + "/" + std::to_string(columns) + "/" + which + "/" +

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/blocks.h"
+#include "kernels/kernels.h"
 
 namespace weir::kernels {
 
@@ -61,8 +62,16 @@ constexpr float kFineMax = 127 * kHighUnit + 63;  // the largest whose high byte
 constexpr double kFineRatio = 1.75;
 
 // `sum` of the largest magnitudes of `cells` cells, added up in their order. False for what is not a number.
-static inline bool is_fine(float largest, double sum, size_t cells) {
-    return static_cast<double>(largest) * static_cast<double>(cells) > kFineRatio * sum;
+static inline bool is_fine(float largest, double sum, size_t cells, double ratio) {
+    return static_cast<double>(largest) * static_cast<double>(cells) > ratio * sum;
+}
+// kWhole is the fine form with all cells fine that are not zeros.
+static inline constexpr double fine_ratio(Activation a) {
+    return a == Activation::kWhole ? 0 : kFineRatio;
+}
+// The forms that are laid out as the fine form is.
+static inline constexpr bool has_low_bytes(Activation a) {
+    return a == Activation::kFine || a == Activation::kWhole;
 }
 
 // A cell whose largest magnitude is below this is packed as zeros: its scale, or the scale's reciprocal,

@@ -122,7 +122,7 @@ void multiply_any(Type type, Activation a, const void* weights, size_t rows, siz
                   size_t x_stride_bytes, size_t tokens, float* y, size_t y_stride) {
     const Source w{static_cast<const char*>(weights), row_bytes(type, k), row_bytes(type, kSuperElements),
                    unpacker(type), k};
-    if (a == Activation::kFine) return multiply_in<I, Fine>(type, w, rows, x, x_stride_bytes, tokens, y, y_stride);
+    if (has_low_bytes(a)) return multiply_in<I, Fine>(type, w, rows, x, x_stride_bytes, tokens, y, y_stride);
     multiply_in<I, Int8>(type, w, rows, x, x_stride_bytes, tokens, y, y_stride);
 }
 

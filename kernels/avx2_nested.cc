@@ -306,11 +306,12 @@ AtLevel at_level(Level level, uint8_t fine_steps) {
 template <bool kLow>
 void multiply(Level l, Activation a, const Nested& w, size_t rows, const char* x, size_t x_stride_bytes, size_t tokens,
               float* y, size_t y_stride) {
-    const AtLevel level = a == Activation::kFine ? at_level<Fine>(l, w.rows.fine_steps) : at_level<Int8>(l, w.rows.fine_steps);
+    const AtLevel level = has_low_bytes(a) ? at_level<Fine>(l, w.rows.fine_steps) : at_level<Int8>(l, w.rows.fine_steps);
     switch (a) {
         case Activation::kF32: return multiply_floats<kLow>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
         case Activation::kInt8: return multiply_codes<kLow, Int8>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
-        case Activation::kFine: return multiply_codes<kLow, Fine>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
+        case Activation::kFine:
+        case Activation::kWhole: return multiply_codes<kLow, Fine>(w, level, rows, x, x_stride_bytes, tokens, y, y_stride);
     }
 }
 

@@ -20,6 +20,7 @@ enum class Activation : uint8_t {
     kF32,    // as it is; weights are dequantised on the fly
     kInt8,   // blocks of 32 int8 with a float scale
     kFine,  // the same, and a second byte in the blocks that stand out of their row: near kInt8's cost, half its error
+    kWhole,  // the same with a second byte in all blocks: near kF32's answers; for many tokens at kFine's cost
 };
 
 struct KernelSet {

@@ -88,7 +88,7 @@ void pack_int8(const float* x, size_t k, char* out) {
     }
 }
 
-void pack_fine(const float* x, size_t k, char* out) {
+void pack_fine(const float* x, size_t k, double ratio, char* out) {
     const size_t cells = k / kCellElements;
     if (cells == 0) return;  // where there may be no memory at all
     const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
@@ -101,7 +101,7 @@ void pack_fine(const float* x, size_t k, char* out) {
         const float largest = largest_of_cell(cell);
         char* const super = out + s * sizeof(Super);
         char* const whole = out + whole_at(supers) + c * kCellElements * sizeof(int16_t);
-        if (!is_fine(largest, sum, cells)) {
+        if (!is_fine(largest, sum, cells, ratio)) {
             pack_cell(cell, b, largest, kInt8Max, kHighUnit, super, nullptr, whole);
             continue;
         }
@@ -119,7 +119,8 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
             if (k != 0) std::memcpy(out, x, k * sizeof(float));
             return;
         case Activation::kInt8: return pack_int8(x, k, static_cast<char*>(out));
-        case Activation::kFine: return pack_fine(x, k, static_cast<char*>(out));
+        case Activation::kFine:
+        case Activation::kWhole: return pack_fine(x, k, fine_ratio(a), static_cast<char*>(out));
     }
 }
 

@@ -61,7 +61,7 @@ void pack_int8(const float* x, size_t k, char* out) {
     }
 }
 
-void pack_fine(const float* x, size_t k, char* out) {
+void pack_fine(const float* x, size_t k, double ratio, char* out) {
     const size_t cells = k / kCellElements;
     if (cells == 0) return;  // where there may be no memory at all
     const size_t supers = (cells + kCellsPerSuper - 1) / kCellsPerSuper;
@@ -75,7 +75,7 @@ void pack_fine(const float* x, size_t k, char* out) {
         uint8_t fine_cells = 0;
         for (size_t b = 0; b < std::min(kCellsPerSuper, cells - s * kCellsPerSuper); ++b) {
             const float* const cell = x + (s * kCellsPerSuper + b) * kCellElements;
-            const bool fine = is_fine(largest_magnitude(cell, kCellElements), sum, cells);
+            const bool fine = is_fine(largest_magnitude(cell, kCellElements), sum, cells, ratio);
             if (fine) fine_cells = static_cast<uint8_t>(fine_cells | 1u << b);
             int codes[kCellElements];
             pack_cell(cell, b, fine ? kFineMax : kInt8Max, fine ? 1 : kHighUnit, super, codes);
@@ -159,7 +159,8 @@ void quantize(Activation a, const float* x, size_t k, void* out) {
         case Activation::kInt8:
             return pack_int8(x, k, static_cast<char*>(out));
         case Activation::kFine:
-            return pack_fine(x, k, static_cast<char*>(out));
+        case Activation::kWhole:
+            return pack_fine(x, k, fine_ratio(a), static_cast<char*>(out));
     }
 }
 
@@ -205,7 +206,8 @@ void matmul(Type type, Activation a, const void* w, size_t rows, size_t k, const
                     break;
                 case Activation::kInt8:
                 case Activation::kFine:
-                    matmul_codes(type, a == Activation::kFine, row, k, group, x_stride_bytes, count, out, y_stride);
+                case Activation::kWhole:
+                    matmul_codes(type, has_low_bytes(a), row, k, group, x_stride_bytes, count, out, y_stride);
                     break;
             }
         }

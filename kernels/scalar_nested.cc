@@ -106,7 +106,7 @@ double dot_super(Activation a, const Group* groups, const Place& at, const char*
     Super super;
     std::memcpy(&super, x + at.block * sizeof super, sizeof super);
     const auto* const low = reinterpret_cast<const int8_t*>(x + low_at(supers) + at.block * kSuperElements);
-    for (size_t b = 0; b < at.groups; ++b) sum += dot_group(groups[b], super, a == Activation::kFine ? low : nullptr, b);
+    for (size_t b = 0; b < at.groups; ++b) sum += dot_group(groups[b], super, has_low_bytes(a) ? low : nullptr, b);
     return sum;
 }
 

@@ -127,6 +127,7 @@ size_t activation_bytes(Activation a, size_t k) noexcept {
         case Activation::kInt8:
             return supers * sizeof(Super);
         case Activation::kFine:
+        case Activation::kWhole:
             return fine_row_bytes(supers);
         case Activation::kF32:
             break;

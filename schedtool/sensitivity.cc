@@ -63,6 +63,7 @@ std::string sensitivity_json(const Sensitivity& t) {
     Json out = {{"weir_sensitivity", kVersion},
                 {"model", t.model},
                 {"text", t.text},
+                {"activations", t.activations},
                 {"windows", t.windows},
                 {"window_tokens", t.window_tokens},
                 {"scored_tokens", t.scored_tokens},
@@ -85,6 +86,7 @@ Sensitivity read_sensitivity(const std::string& text, const std::string& name) {
     Sensitivity t;
     t.model = all.text("model");
     t.text = all.text("text");
+    if (in.contains("activations")) t.activations = all.text("activations");
     t.windows = all.number("windows", UINT32_MAX);
     t.window_tokens = all.number("window_tokens", UINT32_MAX);
     t.scored_tokens = all.number("scored_tokens", UINT32_MAX);

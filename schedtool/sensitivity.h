@@ -24,6 +24,7 @@ struct ShardCost {
 struct Sensitivity {
     std::string model;   // its fingerprint: a table is of one file
     std::string text;    // of the calibration text
+    std::string activations = "int8";  // how they were rounded (weir's --activations)
     size_t windows = 0;  // measured so far
     size_t window_tokens = 0;
     size_t scored_tokens = 0;  // the last of each window

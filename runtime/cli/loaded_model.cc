@@ -24,7 +24,7 @@ const kernels::KernelSet& chosen_kernels() {
 }
 
 ActivationForms chosen_activations(const RunOptions& o) {
-    return o.float_activations ? ActivationForms::all(kernels::Activation::kF32) : ActivationForms::product();
+    return o.activations == kernels::Activation::kFine ? ActivationForms::product() : ActivationForms::all(o.activations);
 }
 
 StoreOptions chosen_paging(const RunOptions& o, std::string* fallback) {

@@ -25,6 +25,7 @@ const char* form_name(kernels::Activation form) {
     switch (form) {
         case kernels::Activation::kInt8: return "int8";
         case kernels::Activation::kFine: return "fine";
+        case kernels::Activation::kWhole: return "int16";
         case kernels::Activation::kF32: return "f32";
     }
     return "?";

@@ -72,8 +72,10 @@ void add_engine_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--io-limit-mbps", o->store.io_limit_mbps, "read weights no faster than N million bytes a second, as a slow disk would (uffd)")
         ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}))->group(kMemory);
 
-    add_choice<bool>(parser, "--activations", &o->float_activations, {{"int8", false}, {"f32", true}},
-                     "int8 (default; 16 bits where it matters), or f32: slower, and what the weights alone would answer");
+    using kernels::Activation;
+    add_choice<Activation>(parser, "--activations", &o->activations, {{"int8", Activation::kFine}, {"int16", Activation::kWhole}, {"f32", Activation::kF32}},
+                           "int8 (default but for calibrate; 16 bits where it matters), int16 (throughout: nearly f32's answers, and calibrate's default), or f32: slower, "
+                           "and what the weights alone would answer");
     parser.add_flag("--json", o->json, "one JSON object on standard output instead of text");
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernels.h"
 #include "runtime/cli/size_arg.h"
 #include "runtime/engine/kv_cache.h"
 #include "runtime/engine/sampler.h"
@@ -31,7 +32,8 @@ struct RunOptions {
     bool ignore_end = false;
     size_t warmup_tokens = 2;
     KvType kv_type = KvType::kF16;
-    bool float_activations = false;
+    // Rounding of activations; kFine is the product's, which goes by "int8".
+    kernels::Activation activations = kernels::Activation::kFine;
     bool adapt_threads = true;
     StoreOptions store;
     std::optional<int> precision;  // of a native file, bits; kAutoPrecision: a plan for each token; kExactPrecision: 8, drafted

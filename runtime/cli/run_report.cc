@@ -44,7 +44,9 @@ double prompt_tokens_per_s(const RunReport& r) {
 
 }  // namespace
 
-const char* activations_name(const RunOptions& o) { return o.float_activations ? "f32" : "int8"; }
+const char* activations_name(const RunOptions& o) {
+    return o.activations == kernels::Activation::kF32 ? "f32" : o.activations == kernels::Activation::kWhole ? "int16" : "int8";
+}
 
 std::string known_kernel_sets() {
     std::string text;

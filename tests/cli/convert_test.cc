@@ -257,6 +257,8 @@ TEST_F(Convert, CalibratesPlansAndAdapts) {
     ASSERT_EQ(calibrate("3", {"--force"}).status, 0);
     EXPECT_EQ(json::parse(read_file(table), nullptr, false)["windows"], 3);
     expect_one_line(weir({"calibrate", native_, "-f", text, "-c", "16", "--windows", "1"}), 2, "--force");
+    EXPECT_EQ(json::parse(read_file(table), nullptr, false)["activations"], "int16");
+    expect_one_line(calibrate("4", {"--activations", "int8"}), 2, "rounding of activations");
 
     const Ended list = spawn({WEIR_SCHED, "list", table}, {});
     EXPECT_THAT(list.out, HasSubstr("8 bits everywhere"));

@@ -106,7 +106,7 @@ TEST(Forward, IntegerActivationsAndHalfCacheComeClose) {
         const auto truth = Engine(file.path(), exact).logits(ids, 8);
         EngineOptions rough;
         rough.kv_type = KvType::kF16;
-        for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kFine, 0.03}}) {
+        for (const auto& [form, limit] : {std::pair{Activation::kInt8, 0.03}, {Activation::kFine, 0.03}, {Activation::kWhole, 0.002}}) {
             rough.forms = ActivationForms::all(form);
             const auto logits = Engine(file.path(), rough).logits(ids, 8);
             EXPECT_LT(relative_error(truth, logits), limit);
@@ -123,7 +123,8 @@ TEST(Forward, LogitsDoNotDependOnBatchesOrThreads) {
         std::vector<std::pair<KvType, Activation>> kinds = {{KvType::kF16, Activation::kF32},
                                                             {KvType::kF32, Activation::kF32},
                                                             {KvType::kF16, Activation::kInt8},
-                                                            {KvType::kF16, Activation::kFine}};
+                                                            {KvType::kF16, Activation::kFine},
+                                                            {KvType::kF16, Activation::kWhole}};
         if (c.shape.dim / c.shape.n_heads % 32 == 0) {
             kinds.insert(kinds.end(), {{KvType::kQ8_0, Activation::kFine},
                                        {KvType::kQ4_0, Activation::kF32},

@@ -51,6 +51,27 @@ TEST(Sensitivity, APassFromALayerOnGivesTheSameBits) {
     }
 }
 
+// Rounding in 8 bits adds a divergence of its own wherever anything changes; in 16 bits what is left is the level's.
+TEST(Sensitivity, RoundingIn16BitsAddsNothing) {
+    const TinyNativeFile file(shape());
+    const auto total = [&](kernels::Activation form) {
+        EngineOptions options{.paging = PagingMode::kResident, .plans = plans_to_measure(shape().n_layers)};
+        options.forms = ActivationForms::all(form);
+        Engine engine(file.path(), options);
+        sched::Sensitivity table = empty_table(
+            build_model_map(engine.file, engine.config, engine.file.native()->page, false, options.plans), engine.config);
+        SensitivityProbe probe({engine.forward.get(), engine.cache.get(), engine.store.get(), engine.team.get()},
+                               engine.config, kTokens, kScored);
+        for (const uint32_t seed : {1u, 2u}) EXPECT_TRUE(probe.measure(window(seed), &table, [](size_t) { return true; }));
+        double sum = 0;
+        for (const sched::ShardCost& shard : table.shards) sum += shard.kl[sched::kHighest - 1];
+        return sum;
+    };
+    const double floats = total(kernels::Activation::kF32);
+    EXPECT_NEAR(total(kernels::Activation::kWhole) / floats, 1, 0.02);
+    EXPECT_GT(total(kernels::Activation::kInt8) / floats, 1.1);
+}
+
 TEST(Sensitivity, IsTheDivergenceOfWholePasses) {
     const TinyNativeFile file(shape());
     const size_t n_layers = shape().n_layers;

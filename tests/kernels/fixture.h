@@ -75,7 +75,7 @@ inline const KernelSet& scalar_set() {
     return *select_kernels("scalar");
 }
 
-constexpr Activation kActivations[] = {Activation::kF32, Activation::kInt8, Activation::kFine};
+constexpr Activation kActivations[] = {Activation::kF32, Activation::kInt8, Activation::kFine, Activation::kWhole};
 
 inline std::string name_of(Activation a) {
     return a == Activation::kF32 ? "F32" : a == Activation::kInt8 ? "Int8" : "Fine";
@@ -181,7 +181,7 @@ inline std::vector<double> unpack_activations(Activation a, const std::byte* pac
         Super s;
         std::memcpy(&s, packed + super * sizeof s, sizeof s);
         int code = s.codes[int8_place(b, e)];
-        if (a == Activation::kFine) {
+        if (a == Activation::kFine || a == Activation::kWhole) {
             const size_t supers = (k + kSuperElements - 1) / kSuperElements;
             code = kHighUnit * code +
                    static_cast<int8_t>(packed[low_at(supers) + super * kSuperElements + int8_place(b, e)]);

@@ -90,10 +90,10 @@ TEST_P(Nested, ExtremesDoNotSaturate) {
                 for (const size_t tokens : {1, 4}) {
                     std::vector<float> x(512 * tokens);
                     for (size_t i = 0; i < x.size(); ++i) x[i] = i / period % 2 == 0 ? 100.0f * sign : -100.0f * sign;
-                    for (const Activation a : {Activation::kInt8, Activation::kFine}) check(w, a, x, tokens);
+                    for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kWhole}) check(w, a, x, tokens);
                     // One cell far above the others has both bytes at their extremes.
                     for (size_t i = 0; i < 32; ++i) x[i] *= 1000;
-                    check(w, Activation::kFine, x, tokens);
+                    for (const Activation a : {Activation::kFine, Activation::kWhole}) check(w, a, x, tokens);
                 }
             }
         }

@@ -11,7 +11,7 @@
 namespace weir::test {
 namespace {
 
-constexpr Activation kIntegerForms[] = {Activation::kInt8, Activation::kFine};
+constexpr Activation kIntegerForms[] = {Activation::kInt8, Activation::kFine, Activation::kWhole};
 
 std::vector<float> awkward_floats(size_t n, std::mt19937& rng) {
     std::vector<float> x = random_floats(n, 1.0f, rng);
@@ -34,7 +34,7 @@ TEST(Pack, ErrorIsHalfAStep) {
         for (size_t cell = 0; cell < k; cell += 32) {
             float largest = 0;
             for (size_t i = cell; i < cell + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
-            const bool fine = a == Activation::kFine && cell == 64;
+            const bool fine = a == Activation::kWhole || (a == Activation::kFine && cell == 64);
             const double step = static_cast<double>(largest) / (fine ? 16319.0 : 127.0);
             for (size_t i = cell; i < cell + 32; ++i) {
                 EXPECT_LE(std::fabs(back[i] - static_cast<double>(x[i])), step * 0.5 * (1 + 1e-3)) << i;

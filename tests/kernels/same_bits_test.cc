@@ -61,7 +61,7 @@ std::vector<Param> params() {
     for (const KernelSet* const set : {&avx2::kAvxVnniKernels, select_kernels("avx512")}) {
         if (set == nullptr) continue;
         for (const TypeTraits& t : all_traits()) {
-            for (const Activation a : {Activation::kInt8, Activation::kFine}) {
+            for (const Activation a : {Activation::kInt8, Activation::kFine, Activation::kWhole}) {
                 if (activation_for(t.type, 256, a) == a) all.emplace_back(set, t, a);
             }
         }

@@ -61,7 +61,7 @@ TEST(Types, BitsPerWeight) {
 TEST(Activations, FormForWeights) {
     for (const TypeTraits& t : all_traits()) {
         const bool floats = t.block_elements == 1;
-        for (const Activation a : {Activation::kF32, Activation::kInt8, Activation::kFine}) {
+        for (const Activation a : {Activation::kF32, Activation::kInt8, Activation::kFine, Activation::kWhole}) {
             EXPECT_EQ(activation_for(t.type, 512, a), floats ? Activation::kF32 : a) << t.name;
         }
     }
@@ -70,12 +70,13 @@ TEST(Activations, FormForWeights) {
 
 TEST(Activations, BytesAreMultiplesOf64AndHoldTheRow) {
     for (size_t k = 0; k < 2000; k += 13) {
-        for (const Activation a : {Activation::kF32, Activation::kInt8, Activation::kFine}) {
+        for (const Activation a : {Activation::kF32, Activation::kInt8, Activation::kFine, Activation::kWhole}) {
             EXPECT_EQ(activation_bytes(a, k) % 64, 0u);
         }
         EXPECT_GE(activation_bytes(Activation::kF32, k), 4 * k);
         EXPECT_GE(activation_bytes(Activation::kInt8, k), k);
         EXPECT_GE(activation_bytes(Activation::kFine, k), 2 * k);
+        EXPECT_EQ(activation_bytes(Activation::kWhole, k), activation_bytes(Activation::kFine, k));
     }
 }
 
