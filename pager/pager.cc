@@ -201,6 +201,38 @@ bool Pager::wait_present(size_t worker, size_t extent) noexcept {
     return present;
 }
 
+// Looks again and again: a word has no sleepers that wake by a clock.
+bool Pager::acquire_by(size_t worker, size_t extent, std::chrono::steady_clock::time_point deadline) noexcept {
+    using Clock = std::chrono::steady_clock;
+    constexpr Clock::duration kNap = std::chrono::microseconds(100);  // a small part of what a read takes
+    if (!gates_) return !failed();
+    std::atomic<uint32_t>& word = shared_->states[extent];
+    uint32_t now = word.load(std::memory_order_acquire);
+    if (state_of(now) == kPresent) return true;
+    const Clock::time_point begin = Clock::now();
+    if (begin >= deadline) return false;
+    WorkerSlot& slot = shared_->workers[worker];
+    const Waiting waiting(shared_.get());
+    slot.waits.fetch_add(1, std::memory_order_relaxed);
+    for (uint32_t asked = ~now; state_of(now) != kPresent && state_of(now) != kFailed;) {
+        if (state_of(now) == kAbsent && asked != now) {  // once each time that it went
+            asked = now;
+            slot.wanted.store(static_cast<uint32_t>(extent) + 1, std::memory_order_seq_cst);
+            kick();
+        }
+        const Clock::duration left = deadline - Clock::now();
+        if (left <= Clock::duration::zero()) break;
+        std::this_thread::sleep_for(std::min(left, kNap));
+        now = word.load(std::memory_order_acquire);
+    }
+    if (state_of(now) != kPresent) {  // what the pager has not seen yet it need not read
+        uint32_t asked = static_cast<uint32_t>(extent) + 1;
+        slot.wanted.compare_exchange_strong(asked, 0, std::memory_order_relaxed);
+    }
+    slot.wait_ns.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()), std::memory_order_relaxed);
+    return state_of(now) == kPresent;
+}
+
 void Pager::publish(size_t worker, uint64_t position) noexcept {
     WorkerSlot& slot = shared_->workers[worker];
     if (slot.position.load(std::memory_order_relaxed) == position) return;

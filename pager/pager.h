@@ -23,6 +23,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -142,13 +143,15 @@ class Pager {
     // Leader: Extents [first, first + count) will be touched in order, the first at `ordinal`. Never blocks; where the
     // queue is full the advice is lost and counted. What comes late may lie between what was planned before.
     void plan(uint64_t ordinal, size_t first, size_t count) noexcept;
-    // Leader, between passes: what was planned at `ordinal` and later will not be touched after all.
+    // Leader: what was planned at `ordinal` and later will not be touched after all. What is being read comes all the same.
     void forget(uint64_t ordinal) noexcept;
     // Leader: reads all and returns when they are here; false where one failed for good. At most 256 at a time.
     bool read_small(std::span<const SmallRead> reads) noexcept;
 
     // Worker: waits until Extents [first, last] are present. False after a failure.
     bool acquire(size_t worker, size_t first, size_t last) noexcept;
+    // Worker: the same of one Extent, and no longer than until `deadline`. False where it is not there by then, or after a failure.
+    bool acquire_by(size_t worker, size_t extent, std::chrono::steady_clock::time_point deadline) noexcept;
     // Worker, or the leader for it: its Position. kSitsOut: it will touch nothing at all, until it publishes another
     // again; it then holds nothing back, neither prefetch nor a budget that shrinks.
     static constexpr uint64_t kSitsOut = UINT64_MAX;

@@ -38,6 +38,11 @@ Plan uniform_plan(size_t n_layers, int level) {
     return {std::vector<uint8_t>(shards_of(n_layers), static_cast<uint8_t>(level))};
 }
 
+Plan capped_plan(Plan plan, int level) {
+    for (uint8_t& bits : plan.levels) bits = std::min(bits, static_cast<uint8_t>(level));
+    return plan;
+}
+
 std::string plan_json(const Plan& plan) {
     Json layers = Json::array();
     for (size_t layer = 0; layer < plan.n_layers(); ++layer) {

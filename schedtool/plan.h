@@ -42,6 +42,8 @@ struct Plan {
 };
 
 Plan uniform_plan(size_t n_layers, int level);
+// The plan with this level wherever it has a higher one.
+Plan capped_plan(Plan plan, int level);
 
 // As a file has it: {"layers": [{"qk": 8, "vo": 8, "gate_up": 4, "down": 4}, ...], "head": 6}
 std::string plan_json(const Plan& plan);

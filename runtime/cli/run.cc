@@ -61,6 +61,21 @@ void warn_of_context(const RunOptions& o, const ModelConfig& config) {
                  o.model.c_str(), config.n_ctx_train, o.context);
 }
 
+// Beside each plan the one that is left of it where refinement comes too late, so that what it reads lies apart.
+void add_base_plans(const RunOptions& o, const ModelFile& model, const std::string& fallback, std::vector<sched::Plan>* plans) {
+    if (model.file.native() == nullptr)
+        throw UsageError("--deadline-ms: " + o.model + " is plain GGUF and has nothing to leave out; weir convert makes a native file of it");
+    if (model.config.n_experts != 0) throw UsageError("--deadline-ms: not for models with experts, whose planes are read together");
+    if (!fallback.empty()) throw Error("--deadline-ms takes --paging uffd: " + fallback);
+    bool any = false;
+    for (size_t p = 0, n = plans->size(); p < n; ++p) {
+        sched::Plan base = sched::capped_plan((*plans)[p], static_cast<int>(WeightStore::kBaseLevel));
+        any |= base != (*plans)[p];
+        if (std::find(plans->begin(), plans->end(), base) == plans->end()) plans->push_back(std::move(base));
+    }
+    if (!any) throw UsageError("--deadline-ms: the precision asked for has no matrix above 4 bits, and nothing to leave out");
+}
+
 struct ExpertTraces {
     std::unique_ptr<ExpertTraceWriter> to;
     std::unique_ptr<ExpertTraceReader> from;
@@ -98,6 +113,7 @@ int run(RunOptions o) {
     const std::unique_ptr<AutoPrecision> precision = chosen_auto_precision(o, opened);
     PrecisionTrace trace(o, precision.get());
     std::vector<sched::Plan> plans = precision != nullptr ? precision->plans() : chosen_plans(o, opened.file, opened.config);
+    if (o.deadline_ms != 0) add_base_plans(o, opened, fallback, &plans);
     Drafting drafting(o, opened, threads, context, &plans);
     const size_t batch = std::max(std::clamp<size_t>(prompt.size(), 1, o.batch), drafting.pass_rows());
     ModelShare share = {&opened, {batch, drafting.pass_rows(), context, threads}};
@@ -157,14 +173,18 @@ int run(RunOptions o) {
         progress_shown = true;
     };
     std::optional<AutoPrecision::Place> place;
+    const std::chrono::milliseconds deadline(o.deadline_ms);
     if (precision != nullptr) {
         place.emplace(precision->begin(prompt));
         hooks.before_pass = [&](TokenId id, const TokenSignal& signal) {
+            store.set_deadline(deadline);
             const size_t rung = precision->next(&*place, id, signal);
             precision->use(rung, 1, &store);
             trace.add(signal, rung);
         };
     }
+    if (precision == nullptr && o.deadline_ms != 0)
+        hooks.before_pass = [&](TokenId, const TokenSignal&) { store.set_deadline(deadline); };
     report.result = generate(loaded.forward, loaded.cache, store, tokenizer, prompt, generate_options, hooks, drafter);
     if (output_ok) say(stream.finish());
     if (traces.to != nullptr) traces.to->finish();
@@ -186,6 +206,7 @@ int run(RunOptions o) {
         if (!output_ok) output_error = errno;
     }
     if (!o.quiet) print_statistics(report);
+    print_late(report);
     if (!output_ok) {
         const bool gone = output_error == EPIPE || output_error == EBADF;  // whoever read the text: nothing to say to it
         if (!gone) complain(std::string("cannot write to stdout: ") + std::strerror(output_error));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/cli/option_checks.h"
 #include "runtime/engine/draft_length.h"
 #include "runtime/error.h"
 
@@ -142,6 +143,8 @@ void add_run_options(CLI::App& parser, RunOptions* o) {
     parser.add_option("--replay-experts", o->replay_experts, "route by such a record instead: nonsense as text, right as load")
         ->type_name("FILE");
     add_precision_trace(parser, o);
+    parser.add_option("--deadline-ms", o->deadline_ms, "time for a token: what 8 or 6 bits read beyond 4 and has not come by then is done without, which is reported (native files, uffd)")
+        ->check(whole_number(1, 3'600'000));
     parser.add_option("--draft", o->drafts, "draft tokens, several of which are then verified in one pass, for the same answer sooner: by lookup in the text, by a "
                                             "lower level of a native file, by a small model's file of the same vocabulary; may be given again")
         ->type_name("lookup|6|4|3|2|FILE")->allow_extra_args(false);
@@ -177,6 +180,10 @@ void check_run_options(const RunOptions& o) {
     if (!o.budget_script.empty() && o.store.mode != PagingMode::kUffd)
         throw UsageError("--budget-script changes the budget of --paging uffd only");
     if (o.precision == kAutoPrecision && !o.drafts.empty()) throw UsageError("--draft and --precision auto together: drafts are verified at one precision; use auto-exact");
+    if (o.deadline_ms != 0 && (!o.drafts.empty() || o.precision == kExactPrecision))
+        throw UsageError("--deadline-ms and drafts together: an answer is verified at one precision, or has what comes in time");
+    if (o.deadline_ms != 0 && (o.store.mode != PagingMode::kUffd || !o.store.gates))
+        throw UsageError("--deadline-ms takes --paging uffd with its gates: elsewhere nobody knows what is late");
     if (!o.drafts.empty() && !(o.trace_experts + o.replay_experts).empty())
         throw UsageError("--trace-experts and --replay-experts go token by token, and --draft does not");
     std::vector<std::string> drafts = o.drafts;

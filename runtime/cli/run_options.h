@@ -54,6 +54,7 @@ struct RunOptions {
     std::optional<std::string> system;
     std::string chat_template;  // a family's name or a file; empty: the model file's own
     std::string pre_tokenizer;
+    uint32_t deadline_ms = 0;      // of each token's pass; 0: none
     std::string trace_experts;   // file to record the routers' choices in
     std::string replay_experts;  // and one to route by
     bool json = false;

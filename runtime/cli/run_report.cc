@@ -143,6 +143,15 @@ void print_drafts(const GenerateResult& g) {
 
 }  // namespace
 
+void print_late(const RunReport& r) {
+    const StoreStats& s = r.store;
+    if (s.late_units == 0) return;
+    std::fprintf(stderr, "weir: warning: %llu of %llu parts of matrices, in %llu tokens, had not come after %u ms (--deadline-ms) and were computed at %d bits: "
+                         "the answer is not reproducible\n",
+                 static_cast<unsigned long long>(s.late_units), static_cast<unsigned long long>(s.refined_units), static_cast<unsigned long long>(s.late_passes),
+                 r.options->deadline_ms, static_cast<int>(WeightStore::kBaseLevel));
+}
+
 void print_precision(const AutoReport& a) {
     std::fprintf(stderr, "weir: precision: %llu switches among %zu plans%s, %.2f MiB of weights a token; tokens by plan, finest first:",
                  static_cast<unsigned long long>(a.switches), a.rungs.size(), a.remembered > 0 ? ", begun as the last prompt of its kind ended" : "",
@@ -258,6 +267,9 @@ bool print_json(const RunReport& r) {
         paging["cpu_ms_per_token"] = 1000 * g.steady->cpu_seconds / static_cast<double>(g.steady->tokens);
         if (ours) paging["pager_cpu_share"] = g.steady->pager_cpu_seconds / g.steady->seconds;
     }
+    if (r.options->deadline_ms != 0)
+        paging["late"] = {{"deadline_ms", r.options->deadline_ms}, {"parts", s.refined_units}, {"late_parts", s.late_units}, {"late_tokens", s.late_passes}};
+    j["reproducible"] = s.late_units == 0;
     j["paging"] = std::move(paging);
     if (s.experts.slots > 0) j["experts"] = experts_json(s.experts);
     j["memory"] = {{"budget_bytes", pages_by_budget(s.mode) ? ordered_json(r.budget.ram) : ordered_json(nullptr)},

@@ -33,6 +33,8 @@ struct RunReport {
 };
 
 // As --activations takes it.
+// One line where something came too late: that is never silent.
+void print_late(const RunReport& report);
 const char* activations_name(const RunOptions& options);
 
 // The compiled-in kernel sets, best first: "avx2, scalar".

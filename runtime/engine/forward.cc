@@ -355,13 +355,15 @@ bool Forward::walk(size_t worker, size_t tokens, std::span<const Product> group,
     return walk_rows(worker, tokens, group, form, tokens == 1 ? buffers_.workers[worker].packed : shared) && meet();
 }
 
-// Where rows of a matrix are (of one in planes: its first byte), once they are here; nullptr where they cannot be had.
-const std::byte* Forward::rows_of(size_t worker, const Matrix& w, size_t row, size_t rows) {
-    if (w.expert_rows != 0) return store_.expert_rows(worker, w, row);
-    if (w.apart) return w.rows_at(row);
+// Where rows of a matrix are (of one in planes: its first byte), once they are here, and at which level they are.
+Forward::Rows Forward::rows_of(size_t worker, const Matrix& w, size_t row, size_t rows) {
+    if (w.expert_rows != 0) return {store_.expert_rows(worker, w, row), w.level};
+    if (w.apart) return {w.rows_at(row), w.level};
     const Matrix::Stretch needed = w.stretch(row, rows);
     store_.release(worker, needed.place);
-    return store_.acquire(worker, needed.place, needed.bytes) ? w.rows_at(row) : nullptr;
+    if (!store_.acquire(worker, needed.place, needed.bytes)) return {nullptr, w.level};
+    const bool refined = store_.refined(worker, needed.place, needed.bytes);
+    return {w.rows_at(row), refined ? w.level : std::min(w.level, WeightStore::kBaseLevel)};
 }
 
 bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> group, Activation form,
@@ -384,13 +386,13 @@ bool Forward::walk_rows(size_t worker, size_t tokens, std::span<const Product> g
             const size_t unit = ticket - first_unit, in_band = unit % units_per_band * rows_per_unit;
             const size_t row = unit / units_per_band * band_rows + in_band;
             const size_t rows = std::min({rows_per_unit, band_rows - in_band, rows_in_all - row});
-            const std::byte* const weights = rows_of(worker, w, product.first_row + row, rows);
-            if (weights == nullptr) {
+            const Rows weights = rows_of(worker, w, product.first_row + row, rows);
+            if (weights.at == nullptr) {
                 team_.fail();
                 return false;
             }
-            w.multiply(kernels_, packed, weights, product.first_row + row, rows, input, stride, inputs, product.y + row,
-                       product.y_stride);
+            w.multiply(kernels_, packed, weights.at, weights.level, product.first_row + row, rows, input, stride, inputs,
+                       product.y + row, product.y_stride);
             finish(product, row, rows, inputs);
         }
         first_unit += units;

@@ -157,7 +157,11 @@ class Forward {
               const PackedRows& shared);
     bool walk_rows(size_t worker, size_t tokens, std::span<const Product> group, kernels::Activation form,
                    const PackedRows& x);
-    const std::byte* rows_of(size_t worker, const Matrix& w, size_t row, size_t rows);
+    struct Rows {
+        const std::byte* at;   // nullptr where they cannot be had
+        kernels::Level level;  // of a native file
+    };
+    Rows rows_of(size_t worker, const Matrix& w, size_t row, size_t rows);
     void finish(const Product& product, size_t row, size_t rows, size_t tokens);
     bool gated(size_t worker, size_t tokens, const GatedBlock& block);
     bool feed_forward(size_t worker, const Batch& batch, size_t index);

@@ -140,9 +140,17 @@ class PagedStore : public StoreBase {
         count_resident();
     }
 
+    void set_deadline(std::chrono::microseconds time) override {
+        if (planes_.pieces.empty() || time == time_) return;
+        time_ = time;
+        lead_ = {};
+    }
+
     void begin_pass(bool with_head, bool next_follows) override {
         check_unchanged();
         pass_begin_ = Clock::now();
+        given_up_ = false;
+        late_before_ = late_units_.load(std::memory_order_relaxed);
         stalled_before_ = pager_->stall_us();
         announcements_.begin_pass(with_head, next_follows,
                                   [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
@@ -231,6 +239,8 @@ class PagedStore : public StoreBase {
             absent_experts = slots_->stats().absent_bytes;
         }
         for (size_t w = 0; w < options_.workers; ++w) pager_->publish(w, announcements_.ordinal(0));
+        if (late_units_.load(std::memory_order_relaxed) != late_before_) ++late_passes_;
+        if (given_up_) lead_ = std::clamp(lead_ + (Clock::now() - pass_begin_ - time_) / 4, Clock::duration(0), Clock::duration(time_));
         throw_if_failed();
         check_unchanged();
         if (pager_->residency_changes() != residency_changes_) count_resident();
@@ -272,12 +282,29 @@ class PagedStore : public StoreBase {
 
     bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept override {
         if (planes_.pieces.empty()) return pager_->acquire(worker, place / extent_bytes_, (place + bytes - 1) / extent_bytes_);
+        const sched::Plan& needed = has_deadline() ? base_ : plan();
         for (const PlaneLayout::Piece& piece : planes_.within(place, bytes)) {
-            if (!piece.read_by(plan())) continue;
+            if (!piece.read_by(needed)) continue;
             for (const uint32_t e : planes_.extents_of(piece))
                 if (!pager_->acquire(worker, e, e)) return false;
         }
         return true;
+    }
+
+    bool refined(size_t worker, uint64_t place, size_t bytes) noexcept override {
+        if (!has_deadline()) return true;
+        const Clock::time_point deadline = pass_begin_ + time_ - lead_;
+        const std::span<const PlaneLayout::Piece> pieces = planes_.within(place, bytes);
+        bool any = false, here = true;
+        for (const PlaneLayout::Piece& piece : pieces) {
+            if (!piece.read_by(plan()) || piece.read_by(base_)) continue;
+            any = true;
+            for (const uint32_t e : planes_.extents_of(piece)) here = here && pager_->acquire_by(worker, e, deadline);
+        }
+        if (any) refined_units_.fetch_add(1, std::memory_order_relaxed);
+        if (!here) late_units_.fetch_add(1, std::memory_order_relaxed);
+        if (worker == 0 && !given_up_ && Clock::now() >= deadline) give_up_refinement(pieces);
+        return here;
     }
 
     void release(size_t worker, uint64_t place) noexcept override {
@@ -339,6 +366,9 @@ class PagedStore : public StoreBase {
         s.ring_bytes = p.ring_frames * extent_bytes_;
         s.frame_bytes = p.budget_frames * extent_bytes_;
         s.budget_changes = p.budget_changes;
+        s.refined_units = refined_units_.load(std::memory_order_relaxed);
+        s.late_units = late_units_.load(std::memory_order_relaxed);
+        s.late_passes = late_passes_.load(std::memory_order_relaxed);
         s.extent_bytes = extent_bytes_;
         s.bytes_read = p.bytes_read;
         s.faults = p.faults;
@@ -381,12 +411,36 @@ class PagedStore : public StoreBase {
                 touched_[e] = std::max(touched_[e], piece.experts ? Touched::kByExperts : Touched::kAlways);
         }
         runs_.clear();
-        for (size_t e = 0; e < n_extents_; ++e) {
-            if (touched_[e] != Touched::kAlways) continue;
-            if (runs_.empty() || runs_.back().first + runs_.back().count != e) runs_.push_back({e, 0});
-            ++runs_.back().count;
-        }
+        for (size_t e = 0; e < n_extents_; ++e)
+            if (touched_[e] == Touched::kAlways) add_to_runs(e, &runs_);
         announcements_.set_runs(runs_);
+
+        base_ = sched::capped_plan(plan(), static_cast<int>(kBaseLevel));
+        std::vector<bool> by_base(n_extents_);
+        for (const PlaneLayout::Piece& piece : planes_.pieces)
+            if (!piece.experts && piece.read_by(base_))
+                for (const uint32_t e : planes_.extents_of(piece)) by_base[e] = true;
+        base_runs_.clear();
+        for (size_t e = 0; e < n_extents_; ++e)
+            if (by_base[e]) add_to_runs(e, &base_runs_);
+    }
+
+    static void add_to_runs(size_t extent, std::vector<Announcements::Run>* runs) {
+        if (runs->empty() || runs->back().first + runs->back().count != extent) runs->push_back({extent, 0});
+        ++runs->back().count;
+    }
+
+    bool has_deadline() const { return time_.count() != 0; }
+
+    // The leader, past the deadline, at these pieces: of what the walk has not come to, only what every level needs is read ahead,
+    // and then the next pass.
+    void give_up_refinement(std::span<const PlaneLayout::Piece> at) noexcept {
+        given_up_ = true;
+        size_t from = 0;
+        for (const PlaneLayout::Piece& piece : at)
+            for (const uint32_t e : planes_.extents_of(piece)) from = std::max<size_t>(from, e + size_t{1});
+        pager_->forget(announcements_.ordinal(from));
+        announcements_.announce_anew(from, base_runs_, [this](uint64_t ordinal, size_t first, size_t count) { pager_->plan(ordinal, first, count); });
     }
 
     pager::Layout cut_image() const {
@@ -488,6 +542,16 @@ class PagedStore : public StoreBase {
     uint64_t absent_experts_before_ = 0;  // at the end of the last pass
     double read_amplification_ = 0;
     double slot_waste_ = 0;
+
+    // Deadlines
+    std::chrono::microseconds time_{0};             // of a pass; 0: none
+    sched::Plan base_;                              // the plan in force without what may come late
+    std::vector<Announcements::Run> base_runs_;     // of Extents that it reads
+    bool given_up_ = false;                         // in this pass; the leader's
+    Clock::duration lead_{0};                       // so much earlier, for the rest of the pass to end in time: as passes have shown
+    std::atomic<uint64_t> refined_units_{0}, late_units_{0};
+    uint64_t late_before_ = 0;                      // when the pass began
+    std::atomic<uint64_t> late_passes_{0};
 
     RingLength ring_;
     Clock::time_point pass_begin_{};

@@ -36,6 +36,8 @@ class Announcements {
     template <typename Plan>
     void begin_pass(bool with_head, bool next_follows, Plan&& plan) {
         also_ = 0;
+        with_head_ = with_head;
+        next_follows_ = next_follows;
         for (size_t next = 0; next < (next_follows ? 2 : 1); ++next) {
             const size_t until = with_head ? units_ : without_head_;
             for (const Run& run : runs_) {
@@ -61,6 +63,18 @@ class Announcements {
         }
         also_ = std::max(also_, end);
     }
+    // Inside a pass, when what was announced from unit `from` on was forgotten: of them it will touch these. The next pass is
+    // announced once more as it was.
+    template <typename Plan>
+    void announce_anew(size_t from, std::span<const Run> runs, Plan&& plan) {
+        const size_t until = with_head_ ? units_ : without_head_;
+        for (const Run& run : runs) {
+            const size_t first = std::max(run.first, from), end = std::min(run.first + run.count, until);
+            if (first < end) plan(ordinal(first), first, end - first);
+        }
+        announced_[1] = 0;
+        begin_pass(with_head_, next_follows_, plan);
+    }
     // Between passes: from now on these are the units that every pass touches.
     void set_runs(std::span<const Run> runs) {
         runs_.reserve(units_);  // the first time, so that a change takes no memory later
@@ -79,6 +93,7 @@ class Announcements {
     size_t without_head_ = 0;
     uint64_t pass_ = 0;
     size_t announced_[2] = {0, 0};  // of this pass and of the next
+    bool with_head_ = true, next_follows_ = false;  // as this pass began
     std::vector<Run> runs_;
     size_t also_ = 0;  // units below it have been announced by also() in this pass
 };

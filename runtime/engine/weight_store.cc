@@ -20,14 +20,14 @@ const std::byte* Matrix::rows_at(size_t row) const {
     return bands.empty() ? data + row * row_bytes : bands[band_of(row)].first;
 }
 
-void Matrix::multiply(const kernels::KernelSet& kernels, kernels::Activation packed, const std::byte* weights, size_t first_row,
+void Matrix::multiply(const kernels::KernelSet& kernels, kernels::Activation packed, const std::byte* weights, kernels::Level at, size_t first_row,
                       size_t n, const std::byte* x, size_t x_stride, size_t tokens, float* y, size_t y_stride) const {
     if (bands.empty()) {
         kernels.matmul(type, packed, weights, n, cols, x, x_stride, tokens, y, y_stride);
         return;
     }
     const kernels::NestedRows rows_of_band = bands[band_of(first_row)].rows.from(first_row % part_rows % band_rows, cols);
-    kernels.matmul_nested(level, packed, rows_of_band, n, cols, x, x_stride, tokens, y, y_stride);
+    kernels.matmul_nested(at, packed, rows_of_band, n, cols, x, x_stride, tokens, y, y_stride);
 }
 
 std::unique_ptr<WeightStore> WeightStore::open(const GgufFile& file, const ModelConfig& config,

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -76,7 +77,8 @@ struct Matrix {
     // Where a row is, or the first byte of its band.
     const std::byte* rows_at(size_t row) const;
     // y = W x for rows at `weights`, which lie in one band where there are bands, as KernelSet::matmul has it.
-    void multiply(const kernels::KernelSet& kernels, kernels::Activation packed, const std::byte* weights, size_t first_row,
+    // at: of rows in bands, the level, whose planes are there; its own or a lower one.
+    void multiply(const kernels::KernelSet& kernels, kernels::Activation packed, const std::byte* weights, kernels::Level at, size_t first_row,
                   size_t n, const std::byte* x, size_t x_stride, size_t tokens, float* y, size_t y_stride) const;
 
   private:
@@ -119,6 +121,9 @@ struct StoreStats {
     uint64_t pager_cpu_us = 0;       // of the pager thread
     double extents_in_flight = 0;    // mean while anything was being read
     uint64_t budget_changes = 0;     // of frame_bytes, since the start
+    uint64_t refined_units = 0;      // parts of matrices with a refinement that a worker took in passes with a deadline
+    uint64_t late_units = 0;         // of these, whose refinement came too late
+    uint64_t late_passes = 0;        // that had some of those
     uint64_t read_retries = 0;       // reads that failed and were tried again
     uint64_t buffered_rereads = 0;   // of these, through the page cache
     uint64_t copied_moves = 0;       // Extents that could not be moved into place and were copied, populated anew or read again
@@ -182,6 +187,12 @@ class WeightStore {
     // on. Error for a level of a shard that none of them has.
     virtual void use_plan(const sched::Plan& plan) = 0;
 
+    // Leader, between passes: passes from now on have so long, each from its begin; zero: as long as it takes. What refines a
+    // matrix beyond kBaseLevel and has not come by then is done without, see refined(). Nothing comes late where nothing is paged
+    // by planes.
+    static constexpr kernels::Level kBaseLevel = kernels::Level::k4;
+    virtual void set_deadline(std::chrono::microseconds) {}
+
     // Leader: a pass begins; without the head its matrix will not be visited. next_follows: another pass with the same
     // shape is expected right after, so its first weights may be read ahead. Checks that the file is still the same:
     // Error where it changed or shrank.
@@ -222,6 +233,9 @@ class WeightStore {
     // Worker: bytes [place, place + bytes) of the walk are needed. Returns false where the weights cannot be had any
     // more (a read failed for good, the file shrank): the pass must be abandoned, and end_pass() throws why.
     virtual bool acquire(size_t worker, uint64_t place, size_t bytes) noexcept = 0;
+    // Worker, after acquire() of the same bytes: whether all is here that the plan in force reads of them. acquire() has waited
+    // for what kBaseLevel reads where the pass has a deadline, and for all of it elsewhere; this waits for the rest until then.
+    virtual bool refined(size_t, uint64_t, size_t) noexcept { return true; }
     // Worker: nothing before `place` will be touched by this worker again in this pass.
     virtual void release(size_t worker, uint64_t place) noexcept = 0;
 

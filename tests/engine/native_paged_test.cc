@@ -1,6 +1,8 @@
 // Native files over the pager: at every level and budget the bits that resident planes give.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -95,6 +97,58 @@ TEST(NativePaged, ReadsNoByteOfAnotherLevel) {
         EXPECT_GE(sum, bytes_read);
         EXPECT_GT(bytes_read, 0u);
         std::filesystem::remove(trace);
+    }
+}
+
+// With all the time in the world nothing comes too late; with none refinement is left out, nobody waits for it, and no trace of
+// that stays.
+TEST(NativePaged, WhatComesTooLateIsDoneWithout) {
+    TinyShape shape;
+    shape.n_layers = 4;
+    shape.dim = 256;
+    shape.ffn_dim = 512;
+    const TinyNativeFile file(shape, 64 << 10);
+    const std::vector<int32_t> ids = {5, 77, 140, 3, 9, 250};
+    const std::vector<sched::Plan> plans{sched::uniform_plan(shape.n_layers, 8), sched::uniform_plan(shape.n_layers, 4)};
+    const auto alone = [&](const sched::Plan& plan) {
+        return Engine(file.path(), {.paging = PagingMode::kResident, .plans = {plan}}).logits(ids, 1);
+    };
+    const auto high = alone(plans[0]), low = alone(plans[1]);
+    for (const uint64_t budget : {800u << 10, 64u << 20}) {
+        for (const size_t threads : {1, 2}) {
+            SCOPED_TRACE(std::to_string(budget) + " bytes, " + std::to_string(threads) + " threads");
+            EngineOptions options{.paging = PagingMode::kUffd, .plans = plans};
+            options.frame_bytes = budget;
+            options.threads = threads;
+            Engine engine(file.path(), options);
+            const auto pass = [&] {
+                engine.cache->set_length(0);
+                return engine.logits(ids, 1);
+            };
+            engine.store->set_deadline(std::chrono::hours(1));
+            ASSERT_EQ(high, pass());
+            const StoreStats patient = engine.store->stats();
+            EXPECT_GT(patient.refined_units, 0u);
+            EXPECT_EQ(patient.late_units, 0u);
+            engine.store->set_deadline(std::chrono::microseconds(1));
+            for (int i = 0; i < 4; ++i)
+                for (const float logit : pass()) ASSERT_TRUE(std::isfinite(logit));
+            const StoreStats hasty = engine.store->stats();
+            EXPECT_EQ(hasty.late_units == 0, hasty.late_passes == 0);
+            EXPECT_LE(hasty.late_units, hasty.refined_units);
+            if (budget < 1 << 20) {
+                EXPECT_GT(hasty.late_units, 0u);
+            } else {
+                EXPECT_EQ(hasty.late_units, 0u);  // all of it has stayed since
+            }
+            engine.store->use_plan(plans[1]);
+            ASSERT_EQ(low, pass());
+            EXPECT_EQ(engine.store->stats().refined_units, hasty.refined_units);
+            engine.store->use_plan(plans[0]);
+            engine.store->set_deadline(std::chrono::microseconds(0));
+            ASSERT_EQ(high, pass());
+            EXPECT_EQ(engine.store->stats().refined_units, hasty.refined_units);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 // The pager against the kernel: every byte right, at every budget, by every rung, with several workers.
 #include <gtest/gtest.h>
+#include <random>
+#include <chrono>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +12,7 @@
 #include "pager/pager.h"
 #include "pager/residency_policy.h"
 #include "pager/system.h"
+#include "tests/pager/faulty.h"
 #include "tests/pager/live.h"
 
 namespace weir::pager {
@@ -225,6 +228,70 @@ TEST_F(PagerPlans, WhatIsForgottenIsNotRead) {
     }
     ::usleep(20'000);
     EXPECT_EQ(pager_->stats().bytes_read, 40 * kSmall);
+}
+
+TEST_F(PagerPlans, AGateWithADeadlineIsLeftInTime) {
+    WEIR_NEEDS_UFFD();
+    using Clock = std::chrono::steady_clock;
+    open(9, 1, true, std::make_unique<test::FaultyQueue>(test::ReadFault::kSlow, test::Nth{1, true}));
+    for (size_t e = 0; e < 4; ++e) {
+        EXPECT_FALSE(pager_->acquire_by(0, e, Clock::now()));
+        EXPECT_FALSE(pager_->acquire_by(0, e, Clock::now() + std::chrono::milliseconds(1)));
+        ASSERT_TRUE(pager_->acquire_by(0, e, Clock::now() + std::chrono::hours(1)));
+        EXPECT_TRUE(test::image_is_right(pager_->region(), ranges_, e * kSmall, (e + 1) * kSmall, pattern_.bytes()));
+        EXPECT_TRUE(pager_->acquire_by(0, e, Clock::now() - std::chrono::hours(1)));  // it is here
+        pager_->publish(0, e + 1);
+    }
+    open(9, 1, true, std::make_unique<test::FaultyQueue>(test::ReadFault::kEio, test::Nth{1, true}));
+    EXPECT_FALSE(pager_->acquire_by(0, 0, Clock::now() + std::chrono::hours(1)));
+    EXPECT_TRUE(pager_->failed());
+}
+
+// Of every pass odd Extents may come late, and half-way those that did not come yet are given up: they land when they are behind,
+// or in the pass after. What is here is right, and frames are kept to.
+TEST_F(PagerPlans, WhatComesLateIsLeftBehind) {
+    WEIR_NEEDS_UFFD();
+    using Clock = std::chrono::steady_clock;
+    constexpr uint64_t kPasses = 60;
+    for (const bool slow : {false, true}) {
+        open(9, 2, true, slow ? std::make_unique<test::FaultyQueue>(test::ReadFault::kReorder, test::Nth{1, true}) : nullptr);
+        std::atomic<bool> right{true};
+        std::atomic<uint64_t> late{0}, taken{0};
+        std::barrier barrier(2);
+        const auto walk = [&](size_t worker) {
+            std::mt19937 random(static_cast<uint32_t>(worker));
+            for (uint64_t pass = 0; pass < kPasses; ++pass) {
+                barrier.arrive_and_wait();
+                if (worker == 0) pager_->plan(pass * 64, 0, 64);
+                for (size_t e = 0; e < 64; ++e) {
+                    pager_->publish(worker, pass * 64 + e);
+                    const auto deadline = Clock::now() + std::chrono::microseconds(random() % 200);
+                    const bool here = e % 2 == 0 ? pager_->acquire(worker, e, e) : pager_->acquire_by(worker, e, deadline);
+                    if (here) {
+                        ++taken;
+                        if (!test::image_is_right(pager_->region(), ranges_, e * kSmall, e * kSmall + 64, pattern_.bytes())) right = false;
+                    } else {
+                        ++late;
+                        if (e % 2 == 0) right = false;
+                    }
+                    if (worker != 0 || e != 31) continue;
+                    pager_->forget(pass * 64 + 32);
+                    for (size_t even = 32; even < 64; even += 2) pager_->plan(pass * 64 + even, even, 1);
+                }
+                barrier.arrive_and_wait();
+                pager_->publish(worker, (pass + 1) * 64);
+            }
+        };
+        std::jthread other([&] { walk(1); });
+        walk(0);
+        other.join();
+        EXPECT_TRUE(right);
+        EXPECT_EQ(late + taken, 2 * 64 * kPasses);
+        EXPECT_GT(late, 0u);
+        // An Extent that was given up and is wanted nevertheless counts as one that nobody planned: rarely it goes while it is read.
+        EXPECT_LE(50 * pager_->stats().faults, taken);
+        EXPECT_LE(pager_->stats().peak_frames, 9u);
+    }
 }
 
 TEST_F(PagerPlans, AWorkerWithoutAPlanIsNotHeldUpByOneThatStandsStill) {
