@@ -90,7 +90,8 @@ int show(const std::string& path, const std::string& plan_path) {
     }
     if (plan.levels.empty()) return 0;
     const RatedPlan rated = rate(table, plan);
-    std::printf("the plan: %.1f MiB a token, predicted KL %.6f\n", mib(rated.bytes), rated.kl);
+    std::printf("the plan: %llu bytes a token (%.1f MiB), predicted KL %.6f\n", static_cast<unsigned long long>(rated.bytes),
+                mib(rated.bytes), rated.kl);
     return 0;
 }
 

@@ -3,7 +3,7 @@
 
 usage: check_precision.py WEIR WEIR_SCHED MATERIAL FOLDER [--models demo,smollm2,gemma] [--texts NAME,...] [-t N]
                           [--levels 8,4,3,2] [--activations f32,int8] [--windows N] [--calibration-windows N]
-                          [--json FILE]
+                          [--rivals] [--json FILE]
 
 MATERIAL is the folder of test models, with text/; SmolLM2 and Gemma are where scripts/fetch_model.sh puts them. Each
 model is converted twice into FOLDER, by the nearest code and by rounding learned on calib.txt, and calibrated on
@@ -15,7 +15,8 @@ Compared are, window by window of the same text, learned rounding with the neare
 the sensitivity table with the uniform level of the same bytes; a difference counts where the 95 % interval of a paired
 bootstrap over windows leaves one out. Bounds: level 8 (demo, int8: perplexity at most 1.001 times the source's; gemma,
 f32: KL at most 0.001), learned rounding at most 0.8 times the nearest code (gemma at 3 and 4, smollm2 at 3), a plan
-below the uniform level (demo and gemma at the bytes of 4 bits, smollm2 at those of 3).
+below the uniform level (demo and gemma at the bytes of 4 bits, smollm2 at those of 3). With --rivals each uniform level
+and each plan of usual practice, too, meets the plan for the same bytes: none may be below it.
 Exit status 1 where one of those that were measured is broken."""
 import argparse
 import hashlib
@@ -23,6 +24,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -46,6 +48,7 @@ def parse_arguments():
     parser.add_argument('--activations', default='f32,int8')
     parser.add_argument('--windows', type=int, default=12, help='of 512 tokens, from the start of each text')
     parser.add_argument('--calibration-windows', type=int, default=4)
+    parser.add_argument('--rivals', action='store_true', help='uniform levels and usual practice beside plans of the same bytes')
     parser.add_argument('--json', type=pathlib.Path)
     parser.add_argument('-t', '--threads', default='2')
     return parser.parse_args()
@@ -126,11 +129,33 @@ def prepare(options, name):
     for level in (4, 3):
         plans[level] = options.folder / f'{name}-like{level}.json'
         plans[level].write_text(run(options.sched, 'plan', table, '--like', level))
-    return source, files, plans
+    rivals = find_rivals(options, name, table) if options.rivals else {}
+    return source, files, plans, rivals
+
+
+def find_rivals(options, name, table):
+    """By name: a plan that was not chosen by the table, and the one that the table has for its bytes."""
+    rivals = {}
+    ways = [('uniform', level) for level in (6, 4, 3, 2)] + [('prior', number) for number in range(1, 8)]
+    for kind, number in ways:
+        if kind == 'uniform':
+            rival = ['--precision', number]
+            plan = run(options.sched, 'plan', table, '--like', number)
+        else:
+            path = options.folder / f'{name}-prior{number}.json'
+            path.write_text(run(options.sched, 'plan', table, '--prior', number))
+            rival = ['--precision-plan', path]
+            shown = run(options.sched, 'show', table, '--plan', path)
+            bytes_of = int(re.search(r'the plan: (\d+) bytes', shown).group(1))
+            plan = run(options.sched, 'plan', table, '--bytes', bytes_of)
+        path = options.folder / f'{name}-as-{kind}{number}.json'
+        path.write_text(plan)
+        rivals[f'{kind} {number}'] = (rival, ['--precision-plan', path])
+    return rivals
 
 
 def measure(options, answers, name, verdicts, results):
-    source, files, plans = prepare(options, name)
+    source, files, plans, rivals = prepare(options, name)
     levels = [int(level) for level in options.levels.split(',')]
     for text in (options.material / 'text' / text for text in options.texts.split(',')):
         for form in options.activations.split(','):
@@ -151,6 +176,16 @@ def measure(options, answers, name, verdicts, results):
                 results.append(row)
                 show(row)
                 judge(name, row, verdicts)
+            for rival, (its, ours) in rivals.items():
+                mine, other = (answers.ask(files['learned'], source, text, form, *words) for words in (ours, its))
+                pair = paired(mine['kl'], other['kl'])
+                results.append({'model': name, 'text': text.name, 'activations': form, 'rival': rival, 'bytes': other['bytes'],
+                                'plan_bytes': mine['bytes'], 'kl': mean(other['kl']), 'plan_kl': mean(mine['kl']), **pair})
+                low, high = pair['interval_95']
+                said = (f'{name}, {text.name}, {form}: the plan for the bytes of {rival} ({other["bytes"] / 1e6:.1f} MB), '
+                        f'{pair["ratio"]:.3f} ({low:.3f} to {high:.3f}) of its KL, {mean(other["kl"]):.6f}')
+                print(said, flush=True)
+                verdicts.append((said, low <= 1))
 
 
 def show(row):
