@@ -78,7 +78,7 @@ inline const KernelSet& scalar_set() {
 constexpr Activation kActivations[] = {Activation::kF32, Activation::kInt8, Activation::kFine, Activation::kWhole};
 
 inline std::string name_of(Activation a) {
-    return a == Activation::kF32 ? "F32" : a == Activation::kInt8 ? "Int8" : "Fine";
+    return a == Activation::kF32 ? "F32" : a == Activation::kInt8 ? "Int8" : a == Activation::kFine ? "Fine" : "Whole";
 }
 
 inline std::vector<float> random_floats(size_t n, float scale, std::mt19937& rng) {

@@ -109,7 +109,7 @@ def main():
         with open(trace) as lines:
             traced = sum(not line.startswith('#') for line in lines)
         say(tokens and sum(map(int, tokens[1].split())) == traced > 0 and os.path.exists(memory), 'with its trace and memory', (tokens, traced))
-        say('for weir run, chat and serve' in (refused('perplexity', native, '-f', text, '-c', '32', '--precision', 'auto') or ''), 'others take a level')
+        say('for weir run, chat and serve' in (refused('plan', native, '--precision', 'auto') or ''), 'others take a level')
     print(f'1..{count}')
     return 0
 
