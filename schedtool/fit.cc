@@ -9,7 +9,7 @@
 namespace weir::sched {
 namespace {
 
-constexpr size_t kDraws = 2000;
+constexpr size_t kDraws = 1000;
 constexpr uint64_t kSeed = 1;
 constexpr size_t kSignalGroups = 16;
 constexpr double kLeastPrice = 1e-30;  // of a byte, in nats: far below any that matters
@@ -290,12 +290,16 @@ double least_kl(std::span<const RatedPlan> plans, const Groups& groups, double b
     };
     const Priced free = at_price(0);
     if (free.mean_bytes <= wanted) return free.dual;
-    double low = 0, high = kLeastPrice;
+    // From far below what a byte is worth on the way from the finest plan to the coarsest.
+    double kl = 0;
+    for (size_t g = 0; g < groups.tokens.size(); ++g) kl += groups.kl[(g + 1) * plans.size() - 1] - groups.kl[g * plans.size()];
+    const double worth = std::abs(kl) / tokens / (bytes_of(plans.front()) - wanted);
+    double low = 0, high = std::max(worth * 1e-4, kLeastPrice);
     while (at_price(high).mean_bytes > wanted) {
         low = high;
         high *= 4;
     }
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 40; ++i) {
         const double middle = (low + high) / 2;
         (at_price(middle).mean_bytes > wanted ? low : high) = middle;
     }
