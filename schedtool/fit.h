@@ -70,7 +70,8 @@ struct Worth {
     Cost rule;
     double mixed = 0;  // KL of all_together()
     double low = 0,
-           high = 0;  // 95 % of rule.kl / mixed, by a paired bootstrap over windows, each draw at its own bytes
+           high = 0;  // 95 % of share(), by a paired bootstrap over windows, each draw at its own bytes
+    double share() const { return mixed > 0 ? rule.kl / mixed : 1; }
 };
 Worth worth_of(std::span<const RatedPlan> plans, std::span<const WindowSums> windows);
 Worth worth_of(const TokenTrace& trace, const Tuning& tuning);

@@ -42,7 +42,7 @@ Json worth_json(const Worth& w) {
     return {{"bytes", w.rule.bytes},
             {"kl", w.rule.kl},
             {"mixed_kl", w.mixed},
-            {"ratio", ratio(w.rule.kl, w.mixed)},
+            {"ratio", w.share()},
             {"interval_95", {w.low, w.high}}};
 }
 
@@ -126,7 +126,7 @@ std::string fit_text(const FitReport& r) {
           "95 %", "before", "own", "oracle");
     const auto line = [&](const char* by, const Worth& w) {
         print(&out, "  %7s  %12.0f  %10.6f  %10.6f  %6.3f  %5.3f to %5.3f", by, w.rule.bytes, w.rule.kl, w.mixed,
-              ratio(w.rule.kl, w.mixed), w.low, w.high);
+              w.share(), w.low, w.high);
     };
     for (const FitReport::Row& row : r.rows) {
         const FitReport::Rules& rules = held ? row.held_out : row.fitted;

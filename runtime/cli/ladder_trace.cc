@@ -15,8 +15,6 @@ std::vector<double> follow_kl(const LadderTrace& t) {
     return kl;
 }
 
-double share_of(const sched::Worth& w) { return w.mixed > 0 ? w.rule.kl / w.mixed : 1; }
-
 }  // namespace
 
 bool trace_ladder(const std::string& path, LadderProbe& probe, std::span<const TokenId> ids, size_t window,
@@ -61,7 +59,7 @@ std::string ladder_text(const LadderTrace& t) {
     const sched::Worth worth = sched::worth_of(t.plans, t.follow);
     const Interval kl = bootstrap(follow_kl(t));
     lines.push_back({"auto", format_fixed(worth.rule.bytes, 0), "", format_fixed(kl.mean, 6), format_fixed(kl.low, 6) + " to " + format_fixed(kl.high, 6)});
-    return format_table(lines, "rrrrr") + "auto has " + format_fixed(share_of(worth), 3) + " (" + format_fixed(worth.low, 3) + " to " +
+    return format_table(lines, "rrrrr") + "auto has " + format_fixed(worth.share(), 3) + " (" + format_fixed(worth.low, 3) + " to " +
            format_fixed(worth.high, 3) + ") of the KL of these plans mixed by chance at the same bytes, " + format_fixed(worth.mixed, 6) + "\n";
 }
 
@@ -83,7 +81,7 @@ std::string ladder_json(const LadderTrace& t, const std::string& model, const st
                        {"kl", worth.rule.kl},
                        {"per_window", follow_kl(t)},
                        {"mixed_kl", worth.mixed},
-                       {"ratio", share_of(worth)},
+                       {"ratio", worth.share()},
                        {"ratio_interval_95", {worth.low, worth.high}}};
     }
     return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -65,7 +65,6 @@ int perplexity(const Options& options) {
         throw UsageError("--trace-tokens goes through the plans of --precision auto: no other --precision and no --precision-plan beside it");
     if (!traces && !o.sensitivity.empty()) throw UsageError("--sensitivity belongs to --trace-tokens and --precision auto");
     if (!follows && !o.token_plans.empty()) throw UsageError("--token-plans belongs to --precision auto");
-    if (!o.token_plans.empty() && !o.sensitivity.empty()) throw UsageError("--token-plans and --sensitivity together: the former has its plans in it");
     if (options.trace_plans && (follows || !traces)) throw UsageError("--trace-plans belongs to --trace-tokens, and --precision auto has its own");
     const kernels::KernelSet& kernels = chosen_kernels();
     const ModelFile model(o.model, o.pre_tokenizer);

@@ -48,11 +48,14 @@ std::vector<sched::RatedPlan> chosen_ladder(const RunOptions& o, const ModelFile
 std::unique_ptr<AutoPrecision> chosen_auto_precision(const RunOptions& o, const ModelFile& model) {
     if (o.precision != kAutoPrecision) return nullptr;
     if (!o.token_plans.empty()) {
+        if (!o.sensitivity.empty()) throw UsageError("--token-plans and --sensitivity together: the former has its plans in it");
+        if (!o.plan_memory.empty())
+            throw UsageError("--token-plans and --plan-memory together: each token has its own plan, wherever a prompt has ended");
         check_native(o, model);
-        sched::TokenPlans plans = sched::read_token_plans(read_text(o.token_plans, "the plans by token"), o.token_plans);
+        const sched::TokenPlans plans = sched::read_token_plans(read_text(o.token_plans, "the plans by token"), o.token_plans);
         if (plans.model != native_fingerprint(*model.file.native()) || plans.plans[0].plan.n_layers() != model.config.n_layers)
             throw Error(o.token_plans + ": was fitted to another model than " + o.model + "; trace and fit it anew (weir perplexity --trace-tokens, weir-sched fit)");
-        return std::make_unique<AutoPrecision>(std::move(plans));
+        return std::make_unique<AutoPrecision>(plans);
     }
     return std::make_unique<AutoPrecision>(chosen_ladder(o, model), read_memory(o.plan_memory));
 }

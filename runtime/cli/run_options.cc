@@ -168,9 +168,6 @@ void check_answer_options(const RunOptions& o) {
     if (!with_auto && !(o.sensitivity + o.token_plans + o.plan_memory + o.trace_precision).empty())
         throw UsageError("--sensitivity, --token-plans, --plan-memory and --trace-precision belong to --precision auto");
     if (with_auto && !o.precision_plan.empty()) throw UsageError("--precision and --precision-plan together: give one");
-    if (!o.token_plans.empty() && !o.sensitivity.empty()) throw UsageError("--token-plans and --sensitivity together: the former has its plans in it");
-    if (!o.token_plans.empty() && !o.plan_memory.empty())
-        throw UsageError("--token-plans and --plan-memory together: each token has its own plan, wherever a prompt has ended");
 }
 
 void check_run_options(const RunOptions& o) {

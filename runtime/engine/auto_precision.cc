@@ -15,14 +15,13 @@ double AutoReport::mean_bytes() const {
     return tokens == 0 ? 0 : bytes / static_cast<double>(tokens);
 }
 
-AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options)
-    : ladder_(std::move(ladder)), options_(options), memory_(std::move(memory)) {
+AutoPrecision::AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options,
+                             std::optional<sched::TokenPlans> by_token)
+    : ladder_(std::move(ladder)), options_(options), by_token_(std::move(by_token)), memory_(std::move(memory)) {
     for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
 }
 
-AutoPrecision::AutoPrecision(sched::TokenPlans by_token) : ladder_(by_token.plans), options_{}, by_token_(std::move(by_token)) {
-    for (const sched::RatedPlan& plan : ladder_) report_.rungs.push_back({plan.bytes, plan.kl, 0});
-}
+AutoPrecision::AutoPrecision(const sched::TokenPlans& by_token) : AutoPrecision(by_token.plans, sched::PlanMemory(), {}, by_token) {}
 
 std::vector<sched::Plan> AutoPrecision::plans() const {
     std::vector<sched::Plan> plans;

@@ -50,9 +50,10 @@ class AutoPrecision {
     };
 
     // ladder: finest first, not empty. A store was opened with plans(); the first is in force.
-    AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options = {});
+    AutoPrecision(std::vector<sched::RatedPlan> ladder, sched::PlanMemory memory, const sched::SchedulerOptions& options = {},
+                  std::optional<sched::TokenPlans> by_token = {});
     // Nothing is remembered of prompts: each token says by itself what it wants.
-    explicit AutoPrecision(sched::TokenPlans by_token);
+    explicit AutoPrecision(const sched::TokenPlans& by_token);
 
     const std::vector<sched::RatedPlan>& ladder() const { return ladder_; }
     std::vector<sched::Plan> plans() const;

@@ -144,6 +144,7 @@ class PagedStore : public StoreBase {
         if (planes_.pieces.empty() || time == time_) return;
         time_ = time;
         lead_ = {};
+        if (has_deadline()) find_base();
     }
 
     void begin_pass(bool with_head, bool next_follows) override {
@@ -414,7 +415,11 @@ class PagedStore : public StoreBase {
         for (size_t e = 0; e < n_extents_; ++e)
             if (touched_[e] == Touched::kAlways) add_to_runs(e, &runs_);
         announcements_.set_runs(runs_);
+        if (has_deadline()) find_base();
+    }
 
+    // What of the plan in force must have come whatever the deadline.
+    void find_base() {
         base_ = sched::capped_plan(plan(), static_cast<int>(kBaseLevel));
         std::vector<bool> by_base(n_extents_);
         for (const PlaneLayout::Piece& piece : planes_.pieces)

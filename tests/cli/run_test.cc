@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -65,6 +66,32 @@ class Run : public ::testing::Test {
     }
     TinyModelFile model_{TinyShape{}};
 };
+
+// With all the time in the world nothing is left out, and the answer is that of no deadline.
+TEST_F(Run, ADeadlineThatIsKeptChangesNothing) {
+    TinyShape shape;
+    shape.dim = 256;
+    shape.ffn_dim = 512;
+    const TinyModelFile source(shape);
+    const std::string native = source.path() + ".weir";
+    ASSERT_EQ(spawn({WEIR_PROGRAM, "convert", source.path(), native, "--force"}).status, 0);
+    const auto run = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> args = {"-p", "ab ab ab", "-n", "24", "--paging", "uffd", "--json", "-q", "--temp", "0", "--ignore-eos", "-c", "48"};
+        args.insert(args.end(), more.begin(), more.end());
+        const Ended e = spawn(command(native, args));
+        EXPECT_EQ(e.status, 0) << e.err;
+        return nlohmann::json::parse(e.out, nullptr, false);
+    };
+    for (const std::string precision : {"8", "6"}) {
+        const auto expected = run({"--precision", precision}), patient = run({"--precision", precision, "--deadline-ms", "3600000"});
+        EXPECT_FALSE(expected["paging"].contains("late"));
+        for (const char* const key : {"ids", "logits_hash", "reproducible"}) EXPECT_EQ(patient[key], expected[key]) << key;
+        EXPECT_EQ(patient["reproducible"], true);
+        EXPECT_GT(patient["paging"]["late"]["parts"], 0);
+        EXPECT_EQ(patient["paging"]["late"]["late_parts"], 0);
+    }
+    std::remove(native.c_str());
+}
 
 TEST_F(Run, TextGoesToStdoutAndTheRestToStderr) {
     const Ended e = spawn(command(model_.path(), {"-p", "ab", "-n", "5", "--ignore-eos", "--temp", "0"}));
