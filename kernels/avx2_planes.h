@@ -121,10 +121,17 @@ struct PairCodes {
 
 [[gnu::always_inline]] inline Pairs pairs_at(const uint8_t* p) { return {{bytes_at(p), bytes_at(p + 32)}}; }
 
+// Bits moved up, over the borders of bytes or not: by one bit an addition does it, for which there are more ports than for shifts
+// (level 3, 256 weights from cache, medians of 25: 15.9 to 15.3 ns).
+template <int kBits>
+[[gnu::always_inline]] inline __m256i up(__m256i v) {
+    return kBits == 1 ? _mm256_add_epi8(v, v) : _mm256_slli_epi16(v, kBits);
+}
+
 // Exchanges the bits of `low` under the mask with those of `high` that lie kBits below.
 template <int kBits>
 [[gnu::always_inline]] inline void exchange(__m256i& high, __m256i& low, int mask) {
-    const __m256i differ = masked(_mm256_xor_si256(_mm256_slli_epi16(high, kBits), low), mask);
+    const __m256i differ = masked(_mm256_xor_si256(up<kBits>(high), low), mask);
     low = _mm256_xor_si256(low, differ);
     high = _mm256_xor_si256(high, _mm256_srli_epi16(differ, kBits));
 }
@@ -145,7 +152,7 @@ template <int kBits>
     n.odd[0] = masked(_mm256_srli_epi16(bit, 2), 0x11);
     n.odd[1] = masked(_mm256_srli_epi16(bit, 3), 0x11);
     for (size_t h = 0; h < 2; ++h) {
-        n.even[h] = _mm256_or_si256(n.even[h], masked(_mm256_slli_epi16(high.v[h], 1), 0x66));
+        n.even[h] = _mm256_or_si256(n.even[h], masked(up<1>(high.v[h]), 0x66));
         n.odd[h] = _mm256_or_si256(n.odd[h], masked(_mm256_srli_epi16(high.v[h], 1), 0x66));
     }
     return n;
