@@ -93,6 +93,34 @@ TEST_F(Run, ADeadlineThatIsKeptChangesNothing) {
     std::remove(native.c_str());
 }
 
+// A disk that no deadline can wait for: what the finer bits are read for is done without, and that is said.
+TEST_F(Run, ADeadlineThatPassesIsSaid) {
+    TinyShape shape;
+    shape.n_layers = 8;
+    shape.dim = 256;
+    shape.ffn_dim = 1024;
+    const TinyModelFile source(shape);
+    const std::string native = source.path() + ".weir";
+    ASSERT_EQ(spawn({WEIR_PROGRAM, "convert", source.path(), native, "--force"}).status, 0);
+    const auto run = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> args = {"-p", "ab", "-n", "6", "--json", "-q", "--temp", "0", "--ignore-eos", "-c", "16", "--weights-ram", "50%"};
+        args.insert(args.end(), more.begin(), more.end());
+        return spawn(command(native, args));
+    };
+    const Ended whole = run({}), late = run({"--io-limit-mbps", "20", "--deadline-ms", "1"});
+    std::remove(native.c_str());
+    ASSERT_EQ(whole.status, 0) << whole.err;
+    ASSERT_EQ(late.status, 0) << late.err;
+    const auto expected = json::parse(whole.out), said = json::parse(late.out);
+    EXPECT_EQ(said["ids"].size(), 6u);
+    EXPECT_EQ(said["reproducible"], false);
+    EXPECT_GT(said["paging"]["late"]["late_parts"], 0);
+    EXPECT_GT(said["paging"]["late"]["late_tokens"], 0);
+    EXPECT_LT(said["paging"]["bytes_read_per_token"], expected["paging"]["bytes_read_per_token"]);
+    EXPECT_THAT(late.err, HasSubstr("not reproducible"));
+    EXPECT_THAT(late.err, HasSubstr("--deadline-ms"));
+}
+
 TEST_F(Run, TextGoesToStdoutAndTheRestToStderr) {
     const Ended e = spawn(command(model_.path(), {"-p", "ab", "-n", "5", "--ignore-eos", "--temp", "0"}));
     EXPECT_EQ(e.status, 0) << e.err;
